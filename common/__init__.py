@@ -1,0 +1,1 @@
+"""What API pods and workers share: keys, records, the event log, errors, settings. Imports neither of them."""

@@ -1,0 +1,1 @@
+"""The GPU side: claims jobs, runs an engine, writes each job's event log."""
