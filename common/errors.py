@@ -102,7 +102,17 @@ class TimedOut(TailraceError):
 
 BY_STATUS: dict[int, type[TailraceError]] = {
     cls.status: cls
-    for cls in (BadRequest, Unauthorized, NotFound, Conflict, TooLarge, TooManyRequests, ServerFault, Unavailable, TimedOut)
+    for cls in (
+        BadRequest,
+        Unauthorized,
+        NotFound,
+        Conflict,
+        TooLarge,
+        TooManyRequests,
+        ServerFault,
+        Unavailable,
+        TimedOut,
+    )
 }
 
 

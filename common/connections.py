@@ -1,0 +1,87 @@
+"""Redis clients. Commands and blocking reads never share a pool.
+
+A blocking read holds its connection for seconds; in a shared pool a few of them starve every other command
+(anchors: 5 of 5 pool connections blocked in XREAD, then PING fails).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from common.errors import Unavailable
+
+Client = Redis
+"""redis-py's asyncio client; always with bytes replies."""
+
+COMMAND_TIMEOUT_SECONDS = 5.0
+CONNECT_TIMEOUT_SECONDS = 2.0
+COMMAND_CONNECTIONS = 64
+POOL_WAIT_SECONDS = 5.0
+
+# Redis is there but cannot serve now: loading its file, a replica after a failover, out of memory, disk full.
+_NOT_NOW = (BusyLoadingError, ClusterDownError, OutOfMemoryError, ReadOnlyError)
+_NOT_NOW_PREFIXES = ("MISCONF", "LOADING", "READONLY", "OOM", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS")
+
+
+def command_client(url: str) -> Client:
+    """A client for short commands.
+
+    One retry without delay: after a restart of Redis each pooled connection fails once before it reconnects.
+    Every command and script of ours may be repeated safely (see the scripts' comments), except `claim`,
+    whose lost claims come back when their lease ends.
+    """
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=COMMAND_CONNECTIONS,
+        timeout=POOL_WAIT_SECONDS,
+        socket_timeout=COMMAND_TIMEOUT_SECONDS,
+        socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        retry=Retry(NoBackoff(), 1),  # type: ignore[no-untyped-call]
+        retry_on_error=[ConnectionError],
+    )
+    return Redis(connection_pool=pool)
+
+
+def blocking_client(url: str, block_seconds: float) -> Client:
+    """A client with one connection of its own for reads that block up to `block_seconds`.
+
+    The socket timeout is above the block, so that a dead peer is noticed and an idle stream is not an error
+    (redis-py 8 defaults to 5 s and kills such reads: docket#425).
+    """
+    return Redis.from_url(
+        url,
+        single_connection_client=True,
+        socket_timeout=block_seconds + COMMAND_TIMEOUT_SECONDS,
+        socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+    )
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether `error` says that Redis is away or cannot serve now, so that the same command may work later."""
+    if isinstance(error, (ConnectionError, TimeoutError, OSError, *_NOT_NOW)):
+        return True
+    return isinstance(error, ResponseError) and str(error).startswith(_NOT_NOW_PREFIXES)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise `Unavailable` (503) for what `is_outage`; other errors pass."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        if is_outage(error):
+            raise Unavailable("Redis cannot be reached, try again shortly.", retry_after=1) from error
+        raise

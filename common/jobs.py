@@ -1,0 +1,259 @@
+"""The life cycle of a job on the control plane. Each method is one Lua script, so no state is read and then written."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from arq.jobs import serialize_job
+
+from common import scripts
+from common.connections import Client
+from common.errors import Conflict, TooManyRequests
+from common.keys import ARQ_JOB_PREFIX, Keys
+from common.records import JobRecord, JobRequest, parse_record, request_fields
+from common.settings import Settings
+
+ARQ_FUNCTION = "generate"
+"""Name under which workers register the job with arq."""
+
+SWEEP_LIMIT = 100
+"""Jobs looked at per janitor call: bounds the time Redis spends in one script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """`id` is the job to attach to; `created` is False when an idempotency key named an earlier job."""
+
+    id: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that is the caller's under a lease, as attempt number `attempt`."""
+
+    record: JobRecord
+    attempt: int
+    arq_payload: bytes | None
+    cancel_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToEnd:
+    """A job that is the caller's under a lease only to be ended; `why` is an error code or a cancel reason."""
+
+    id: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel found: `missing`, `terminal` (with the state), `running`, or `claimed` (with the attempt)."""
+
+    outcome: str
+    state: str | None = None
+    attempt: int | None = None
+
+
+class JobStore:
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+        self.keys = Keys(settings.namespace)
+
+    async def submit(
+        self, request: JobRequest, *, idempotency_key: str | None = None, fingerprint: str = ""
+    ) -> Submitted:
+        """Accept a job, or return the one that `idempotency_key` already named.
+
+        Raises TooManyRequests when the model's queue is full, Conflict when the key was used for another request.
+        """
+        settings, options = self._settings, request.options
+        idem = self.keys.idempotency(request.owner, idempotency_key) if idempotency_key else self.keys.job(request.id)
+        reply = await scripts.submit(
+            self._client,
+            [
+                self.keys.queue(request.model),
+                self.keys.job(request.id),
+                self.keys.arq_job(request.id),
+                self.keys.wake(request.model),
+                self.keys.deadlines,
+                idem,
+            ],
+            [
+                request.id,
+                settings.max_queue_depth,
+                int(options.priority * settings.priority_step_seconds * 1000),
+                _ms(options.queue_timeout_seconds, settings.queue_timeout_seconds),
+                _ms(options.deadline_seconds, settings.total_timeout_seconds),
+                _arq_payload(request.id),
+                fingerprint if idempotency_key else "",
+                settings.result_ttl_ms,
+                self.keys.job_prefix,
+                *request_fields(request),
+            ],
+        )
+        verdict = reply[0]
+        if verdict == b"full":
+            raise TooManyRequests(
+                f"The queue of model {request.model!r} is full ({int(reply[1])} jobs wait).", retry_after=5
+            )
+        if verdict == b"mismatch":
+            raise Conflict("This Idempotency-Key was used with a different request.", code="idempotency_key_reused")
+        return Submitted(request.id if verdict == b"accepted" else reply[1].decode(), verdict == b"accepted")
+
+    async def claim(self, model: str, worker: str, count: int) -> list[Claim]:
+        """Up to `count` waiting jobs, in order, now leased to `worker`."""
+        reply = await scripts.claim(
+            self._client,
+            [self.keys.queue(model), self.keys.running(model), self.keys.wake(model), self.keys.deadlines],
+            [
+                worker,
+                count,
+                self._settings.lease_ms,
+                self.keys.job_prefix,
+                ARQ_JOB_PREFIX,
+                self.keys.cancel_prefix,
+            ],
+        )
+        return [_parse_claim(item) for item in reply]
+
+    async def renew(self, model: str, worker: str, jobs: Iterable[tuple[str, int, float | None]]) -> list[bool]:
+        """Renew (id, attempt, first token time or None) for all of `jobs`; False for each that was lost."""
+        flat: list[Any] = []
+        for job_id, attempt, first_token_at in jobs:
+            flat += [job_id, attempt, int((first_token_at or 0) * 1000)]
+        reply = await scripts.renew(
+            self._client,
+            [self.keys.running(model)],
+            [worker, self._settings.lease_ms, self.keys.job_prefix, *flat],
+        )
+        return [bool(held) for held in reply]
+
+    async def release(self, job_id: str, model: str, worker: str, attempt: int) -> bool:
+        """Give a job back to the front of the queue without using its retry budget."""
+        return bool(
+            await scripts.release(
+                self._client, [*self._queue_keys(model), self.keys.job(job_id)], [job_id, worker, attempt]
+            )
+        )
+
+    async def requeue_expired(self, model: str, caller: str) -> tuple[int, list[ToEnd]]:
+        """Send jobs of lost workers back to the queue; returns how many, and those the caller must end."""
+        settings = self._settings
+        requeued, to_end = await scripts.requeue_expired(
+            self._client,
+            self._queue_keys(model),
+            [
+                caller,
+                settings.lease_ms,
+                settings.max_attempts,
+                int(settings.retry_backoff_seconds * 1000),
+                SWEEP_LIMIT,
+                self.keys.job_prefix,
+                self.keys.cancel_prefix,
+            ],
+        )
+        return int(requeued), [_parse_to_end(item) for item in to_end]
+
+    async def expire_queued(self, caller: str) -> list[ToEnd]:
+        """Jobs whose time in the queue is over; the caller must end them."""
+        reply = await scripts.expire_queued(
+            self._client,
+            [self.keys.deadlines],
+            [
+                caller,
+                self._settings.lease_ms,
+                SWEEP_LIMIT,
+                self.keys.job_prefix,
+                self.keys.queue_prefix,
+                self.keys.running_prefix,
+            ],
+        )
+        return [_parse_to_end(item) for item in reply]
+
+    async def cancel(self, job_id: str, reason: str, caller: str, *, forget: bool = False) -> Cancelled:
+        """Set the cancel key. `forget`: the record goes as soon as the job has ended."""
+        reply = await scripts.cancel(
+            self._client,
+            [self.keys.job(job_id), self.keys.cancel(job_id), self.keys.deadlines],
+            [
+                job_id,
+                reason,
+                caller,
+                self._settings.lease_ms,
+                self.keys.queue_prefix,
+                self.keys.running_prefix,
+                "1" if forget else "0",
+            ],
+        )
+        outcome = reply[0].decode()
+        if outcome == "claimed":
+            return Cancelled(outcome, attempt=int(reply[1]))
+        return Cancelled(outcome, state=reply[1].decode() if outcome == "terminal" else None)
+
+    async def finish(self, job_id: str, model: str, worker: str, attempt: int, state: str, fields: list[Any]) -> bool:
+        """Make the record terminal; False when the job is not the caller's any more. Its log must have ended."""
+        return bool(
+            await scripts.finish(
+                self._client,
+                [
+                    self.keys.job(job_id),
+                    self.keys.running(model),
+                    self.keys.arq_job(job_id),
+                    self.keys.cancel(job_id),
+                    self.keys.deadlines,
+                ],
+                [job_id, worker, attempt, state, self._settings.result_ttl_ms, *fields],
+            )
+        )
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        raw = await self._client.hgetall(self.keys.job(job_id))  # type: ignore[misc]
+        return parse_record(job_id, raw) if raw else None
+
+    async def states(self, job_ids: list[str]) -> list[tuple[str | None, int]]:
+        """(state or None, attempt) of many jobs in one round trip."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hmget(self.keys.job(job_id), "state", "attempt")
+            replies = await pipe.execute()
+        return [(state.decode() if state else None, int(attempt or 0)) for state, attempt in replies]
+
+    async def queue_position(self, record: JobRecord) -> int | None:
+        """How many jobs are ahead of a waiting one; 0 is next, None when it does not wait."""
+        rank: int | None = await self._client.zrank(self.keys.queue(record.model), record.id)
+        return rank
+
+    async def delete(self, job_id: str) -> None:
+        """Forget a terminal record."""
+        await self._client.delete(self.keys.job(job_id))
+
+    def _queue_keys(self, model: str) -> list[str]:
+        keys = self.keys
+        return [keys.queue(model), keys.running(model), keys.wake(model), keys.deadlines]
+
+
+def _arq_payload(job_id: str) -> bytes:
+    payload: bytes | None = serialize_job(
+        ARQ_FUNCTION, (job_id,), {}, None, int(time.time() * 1000), serializer=msgpack.packb
+    )
+    assert payload is not None
+    return payload
+
+
+def _ms(per_request: float | None, default: float) -> int:
+    return int((default if per_request is None else per_request) * 1000)
+
+
+def _parse_claim(item: Any) -> Claim:
+    job_id, attempt, payload, cancel_reason, flat = item
+    record = parse_record(job_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)))
+    return Claim(record, int(attempt), payload, cancel_reason.decode() if cancel_reason else None)
+
+
+def _parse_to_end(item: Any) -> ToEnd:
+    return ToEnd(item[0].decode(), int(item[1]), item[2].decode())

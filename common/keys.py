@@ -1,0 +1,75 @@
+"""The name of every Redis key, in one place. See docs/architecture.md, "Keys"."""
+
+import hashlib
+from dataclasses import dataclass
+
+ARQ_JOB_PREFIX = "arq:job:"
+"""arq's own constant (arq.constants.job_key_prefix); its payload must stay where arq looks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key names below one namespace. Stream-plane keys carry the hash tag `{id}`; the rest is control plane."""
+
+    namespace: str = "tr"
+
+    # Prefixes are for scripts that build keys of many jobs or models (control plane only, never a cluster).
+    @property
+    def job_prefix(self) -> str:
+        return f"{self.namespace}:job:"
+
+    @property
+    def cancel_prefix(self) -> str:
+        return f"{self.namespace}:cancel:"
+
+    @property
+    def queue_prefix(self) -> str:
+        return f"{self.namespace}:queue:"
+
+    @property
+    def running_prefix(self) -> str:
+        return f"{self.namespace}:running:"
+
+    @property
+    def deadlines(self) -> str:
+        return f"{self.namespace}:deadlines"
+
+    @property
+    def workers(self) -> str:
+        return f"{self.namespace}:workers"
+
+    @property
+    def models(self) -> str:
+        return f"{self.namespace}:models"
+
+    def queue(self, model: str) -> str:
+        return self.queue_prefix + model
+
+    def running(self, model: str) -> str:
+        return self.running_prefix + model
+
+    def wake(self, model: str) -> str:
+        return f"{self.namespace}:wake:{model}"
+
+    def job(self, job_id: str) -> str:
+        return self.job_prefix + job_id
+
+    def cancel(self, job_id: str) -> str:
+        return self.cancel_prefix + job_id
+
+    def arq_job(self, job_id: str) -> str:
+        return ARQ_JOB_PREFIX + job_id
+
+    def idempotency(self, owner: str, key: str) -> str:
+        # Hashed: a client's key may be long or binary, and must not be readable as another owner's.
+        digest = hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()
+        return f"{self.namespace}:idem:{digest}"
+
+    def worker(self, worker_id: str) -> str:
+        return f"{self.namespace}:worker:{worker_id}"
+
+    def stream(self, job_id: str) -> str:
+        return f"{self.namespace}:stream:{{{job_id}}}"
+
+    def attached(self, job_id: str) -> str:
+        return f"{self.namespace}:attached:{{{job_id}}}"

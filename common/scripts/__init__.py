@@ -1,0 +1,38 @@
+"""The Lua scripts, each loaded from the file of its name; every atomic state change is one of them."""
+
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from common.connections import Client
+
+
+class Script:
+    """One Lua script, run by its hash; the body is sent only when Redis does not know it (first use, restart)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.body = files(__name__).joinpath(f"{name}.lua").read_bytes()
+        self._sha: str | None = None
+
+    async def __call__(self, client: Client, keys: list[str], args: list[Any]) -> Any:
+        if self._sha is not None:
+            try:
+                return await client.evalsha(self._sha, len(keys), *keys, *args)  # type: ignore[misc]
+            except NoScriptError:
+                pass
+        self._sha = await client.script_load(self.body)
+        return await client.evalsha(self._sha, len(keys), *keys, *args)  # type: ignore[misc]
+
+
+submit = Script("submit")
+claim = Script("claim")
+renew = Script("renew")
+requeue_expired = Script("requeue_expired")
+expire_queued = Script("expire_queued")
+release = Script("release")
+cancel = Script("cancel")
+finish = Script("finish")
+append_attempt = Script("append_attempt")
+detach = Script("detach")
