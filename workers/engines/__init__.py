@@ -1,0 +1,1 @@
+"""Sources of tokens. `base` is the contract; one module or package per engine."""

@@ -1,0 +1,126 @@
+"""From settings to a running AsyncLLM and vLLM's serving objects. Imported only by `VllmEngine.start`."""
+
+import copy
+import io
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import AsyncGenerator
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any, Literal
+
+from starlette.datastructures import State
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from common.settings import Settings
+from workers.engines.vllm.client import RequestClient
+from workers.engines.vllm.errors import refused
+
+_CPU_MAX_MODEL_LEN = 2048
+# float32: bfloat16 is 3 to 6 times slower on a CPU without AVX-512.
+_CPU_DEFAULTS = ["--dtype", "float32", "--max-num-seqs", "16"]
+_CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
+
+
+def parse_args(settings: Settings) -> Namespace:
+    """All arguments of `vllm serve`, ours first, so that those in TAILRACE_VLLM_ARGS win.
+
+    Raises ValueError with argparse's words for an argument that vLLM does not know or accept.
+    """
+    cli_env_setup()
+    defaults = ["--served-model-name", settings.served_model_name or _model_name(settings.model)]
+    # A signal to the whole process group (Ctrl-C, systemd) reaches EngineCore too, which would abort what runs.
+    defaults += ["--shutdown-timeout", str(int(settings.drain_seconds))]
+    if current_platform.is_cpu():
+        _default_cpu_environment()
+        defaults += _CPU_DEFAULTS
+    model = ["--model", settings.model] if settings.model else []
+    args = _parse([*model, *defaults, *shlex.split(settings.vllm_args)])
+    validate_parsed_serve_args(args)
+    if current_platform.is_cpu() and args.max_model_len is None:
+        model_max = AsyncEngineArgs.from_cli_args(args).create_model_config().max_model_len
+        args.max_model_len = min(model_max, _CPU_MAX_MODEL_LEN)
+    return args
+
+
+def _model_name(model: str) -> str:
+    return Path(model).resolve().name if Path(model).is_dir() else model
+
+
+def _default_cpu_environment() -> None:
+    for name, value in _CPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # vLLM leaves one core to its scheduler; of two cores that is half the machine.
+    if len(os.sched_getaffinity(0)) <= 2:
+        os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
+
+
+def _parse(argv: list[str]) -> Namespace:
+    parser = make_arg_parser(FlexibleArgumentParser(prog="TAILRACE_VLLM_ARGS"))
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            args: Namespace = parser.parse_args(argv)
+    except SystemExit as error:  # argparse prints the usage, then one line that says what is wrong
+        raise ValueError(complaint.getvalue().strip().rpartition("\n")[2]) from error
+    return args
+
+
+def build_engine(args: Namespace) -> Any:
+    """An AsyncLLM for the running event loop; blocks until the model is loaded."""
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    return AsyncLLM.from_engine_args(engine_args, usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+async def build_serving(llm: Any, args: Namespace) -> "Serving":
+    """vLLM's serving objects, made by vLLM's own code, so that every serving argument means what it says."""
+    state = State()
+    await init_app_state(llm, state, args, await llm.get_supported_tasks())
+    return Serving(state)
+
+
+class Serving:
+    """Opens one SSE stream per request on vLLM's chat or completion serving object."""
+
+    def __init__(self, state: State) -> None:
+        self._chat = state.openai_serving_chat
+        self._completion = state.openai_serving_completion
+
+    async def open(
+        self, kind: Literal["chat", "completion"], body: dict[str, Any], client: RequestClient
+    ) -> AsyncGenerator[str, None]:
+        """Raises EngineRefused, pydantic's ValidationError or vLLM's own errors for a request that cannot run."""
+        if kind == "chat":
+            chat = self._with_client(self._chat, client)
+            answer = await chat.create_chat_completion(ChatCompletionRequest.model_validate(body))
+        else:
+            completion = self._with_client(self._completion, client)
+            answer = await completion.create_completion(CompletionRequest.model_validate(body))
+        if isinstance(answer, ErrorResponse):
+            raise refused(answer)
+        frames: AsyncGenerator[str, None] = answer
+        return frames
+
+    @staticmethod
+    def _with_client(serving: Any, client: RequestClient) -> Any:
+        # A shallow copy gives each request a client of its own; the serving object keeps no other state.
+        mine = copy.copy(serving)
+        mine.engine_client = client
+        return mine
