@@ -49,7 +49,7 @@ def command_client(url: str) -> Client:
         timeout=POOL_WAIT_SECONDS,
         socket_timeout=COMMAND_TIMEOUT_SECONDS,
         socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
-        retry=Retry(NoBackoff(), 1),  # type: ignore[no-untyped-call]
+        retry=Retry(NoBackoff(), 1),
         retry_on_error=[ConnectionError],
     )
     return Redis(connection_pool=pool)
@@ -61,12 +61,13 @@ def blocking_client(url: str, block_seconds: float) -> Client:
     The socket timeout is above the block, so that a dead peer is noticed and an idle stream is not an error
     (redis-py 8 defaults to 5 s and kills such reads: docket#425).
     """
-    return Redis.from_url(
+    client: Redis = Redis.from_url(
         url,
         single_connection_client=True,
         socket_timeout=block_seconds + COMMAND_TIMEOUT_SECONDS,
         socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
     )
+    return client
 
 
 def is_outage(error: BaseException) -> bool:

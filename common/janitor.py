@@ -31,7 +31,7 @@ class Janitor:
             except Exception as error:
                 if not is_outage(error):
                     log.exception("janitor: sweep failed")
-            await asyncio.sleep(PERIOD_SECONDS * random.uniform(0.75, 1.25))  # noqa: S311
+            await asyncio.sleep(PERIOD_SECONDS * random.uniform(0.75, 1.25))
 
     async def sweep(self) -> None:
         caller = self._ender.caller

@@ -133,13 +133,17 @@ class JobStore:
         )
         return [bool(held) for held in reply]
 
-    async def release(self, job_id: str, model: str, worker: str, attempt: int) -> bool:
-        """Give a job back to the front of the queue without using its retry budget."""
-        return bool(
-            await scripts.release(
-                self._client, [*self._queue_keys(model), self.keys.job(job_id)], [job_id, worker, attempt]
-            )
+    async def release(self, job_id: str, model: str, worker: str, attempt: int, *, loss: bool = False) -> str:
+        """Give a job back to the front of the queue: `released`, `lost`, or `exhausted` when the caller must end it.
+
+        `loss`: count it against the job's `max_attempts` (its engine died); a hand-over at a shutdown does not.
+        """
+        reply: bytes = await scripts.release(
+            self._client,
+            [*self._queue_keys(model), self.keys.job(job_id)],
+            [job_id, worker, attempt, "1" if loss else "0", self._settings.max_attempts],
         )
+        return reply.decode()
 
     async def requeue_expired(self, model: str, caller: str) -> tuple[int, list[ToEnd]]:
         """Send jobs of lost workers back to the queue; returns how many, and those the caller must end."""
@@ -219,7 +223,7 @@ class JobStore:
         """(state or None, attempt) of many jobs in one round trip."""
         async with self._client.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hmget(self.keys.job(job_id), "state", "attempt")
+                pipe.hmget(self.keys.job(job_id), ["state", "attempt"])
             replies = await pipe.execute()
         return [(state.decode() if state else None, int(attempt or 0)) for state, attempt in replies]
 

@@ -1,9 +1,10 @@
--- Give a job back unharmed: its worker shuts down or its engine died. Uses no retry budget unless told so.
+-- Give a job back: its worker shuts down, or its engine died under it.
 -- KEYS: 1 queue  2 running  3 wake list  4 deadlines  5 job record
--- ARGV: 1 id  2 worker id  3 attempt
--- Reply: 1, or 0 when the job is not this worker's any more
+-- ARGV: 1 id  2 worker id  3 attempt  4 '1': counts as a loss  5 losses after which a job fails
+-- Reply: 'released' | 'lost': not this worker's any more | 'exhausted': still this worker's, and it must end it
 local record = redis.call('HMGET', KEYS[5], 'state', 'worker', 'attempt', 'score', 'deadline_ms')
-if record[1] ~= 'running' or record[2] ~= ARGV[2] or record[3] ~= ARGV[3] then return 0 end
+if record[1] ~= 'running' or record[2] ~= ARGV[2] or record[3] ~= ARGV[3] then return 'lost' end
+if ARGV[4] == '1' and redis.call('HINCRBY', KEYS[5], 'losses', 1) >= tonumber(ARGV[5]) then return 'exhausted' end
 redis.call('HSET', KEYS[5], 'state', 'queued')
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZADD', KEYS[1], record[4], ARGV[1])
@@ -11,4 +12,4 @@ if tonumber(record[5]) > 0 then redis.call('ZADD', KEYS[4], record[5], ARGV[1]) 
 redis.call('LPUSH', KEYS[3], 1)
 redis.call('LTRIM', KEYS[3], 0, 999)
 redis.call('PEXPIRE', KEYS[3], 60000)
-return 1
+return 'released'

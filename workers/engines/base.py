@@ -1,6 +1,6 @@
 """The contract between a worker and an engine; everything the worker knows about engines is in this file."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -53,8 +53,9 @@ class Engine(Protocol):
     """A source of tokens.
 
     `generate` yields `delta` events and, last, one `usage` event; each choice's last delta carries its
-    `finish_reason`. Closing the iterator aborts the request in the engine and frees its slot. Raises
-    EngineRefused, EngineFailed or EngineDied, nothing else.
+    `finish_reason`. An earlier `usage` event may tell the prompt's size, for answers that are cut short.
+    Closing the iterator aborts the request in the engine and frees its slot. Raises EngineRefused,
+    EngineFailed or EngineDied, nothing else.
     """
 
     name: str
@@ -65,6 +66,8 @@ class Engine(Protocol):
     """Requests that run at once (vLLM: max_num_seqs)."""
     max_model_len: int | None
     """Context length in tokens, prompt and answer together; None when unknown."""
+    max_prompt_chars: int | None
+    """A prompt of more characters than this cannot fit, whatever it says; None when unknown."""
 
     async def start(self) -> None:
         """Returns when the engine can serve. Raises EngineDied when it cannot be started."""
@@ -72,7 +75,7 @@ class Engine(Protocol):
     async def stop(self) -> None:
         """Aborts what runs and ends every child process."""
 
-    def generate(self, request: GenerationRequest, resume: Resume | None = None) -> AsyncIterator[Event]: ...
+    def generate(self, request: GenerationRequest, resume: Resume | None = None) -> AsyncGenerator[Event]: ...
 
     def resumable(self, request: GenerationRequest) -> bool:
         """Whether an answer to `request` can be continued from its token ids by another attempt."""

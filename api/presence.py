@@ -1,0 +1,112 @@
+"""Who reads what: so that a job whose reader left can be cancelled, and one whose reader moved to another pod is not.
+
+`attached:{id}` is a sorted set of pods with an expiry each. A pod refreshes the keys of all its readers in one
+pipeline; when it dies, its entries lapse and the worker (workers/watch.py) sees that nobody is left.
+Only jobs with `on_disconnect=cancel` are tracked.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from redis.exceptions import RedisError
+
+from common import scripts
+from common.connections import Client
+from common.ending import Ender
+from common.jobs import JobStore, ToEnd
+from common.keys import Keys
+from common.records import JobRecord
+
+log = logging.getLogger(__name__)
+
+REASON = "client_disconnected"
+
+
+class Presence:
+    def __init__(self, client: Client, jobs: JobStore, ender: Ender, keys: Keys, ttl_seconds: float) -> None:
+        self._client = client
+        self._jobs = jobs
+        self._ender = ender
+        self._keys = keys
+        self._ttl = ttl_seconds
+        self._readers: Counter[str] = Counter()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Refresh for ever, three times per time to live."""
+        while True:
+            await asyncio.sleep(self._ttl / 3)
+            await self._refresh(list(self._readers))
+
+    async def attach(self, record: JobRecord) -> None:
+        if record.options.on_disconnect == "cancel" and not record.terminal:
+            self._readers[record.id] += 1
+            if self._readers[record.id] == 1:
+                await self._refresh([record.id])
+
+    def detach(self, record: JobRecord, *, ended: bool, closing: bool) -> None:
+        """A reader has left. `ended`: it saw the end. `closing`: this pod sent it away, so it will come back elsewhere.
+
+        Returns at once; what follows from the leaving runs on in the background, as the caller may be cancelled.
+        """
+        if record.id not in self._readers:
+            return
+        self._readers[record.id] -= 1
+        if self._readers[record.id] > 0:
+            return
+        del self._readers[record.id]
+        if closing:
+            return  # the entry lapses by itself, which is the time that the reader has to come back
+        task = asyncio.create_task(self._left(record, ended), name=f"left {record.id}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def settle(self, timeout: float) -> None:
+        """Wait for departures under way, at a shutdown."""
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=timeout)
+
+    async def _left(self, record: JobRecord, ended: bool) -> None:
+        try:
+            others = await scripts.detach(
+                self._client, [self._keys.attached(record.id)], [self._ender.caller, _now_ms()]
+            )
+            if ended or others:
+                return
+            if record.options.grace_seconds > 0:
+                await asyncio.sleep(record.options.grace_seconds)
+                if await self._client.exists(self._keys.attached(record.id)):
+                    return
+            await cancel(self._jobs, self._ender, record.id, REASON)
+        except (RedisError, OSError) as error:
+            # The worker sees by itself that nobody is attached any more.
+            log.warning("job %s: reader left, but Redis is away: %s", record.id, error)
+
+    async def _refresh(self, job_ids: list[str]) -> None:
+        if not job_ids:
+            return
+        ttl_ms = int(self._ttl * 1000)
+        try:
+            async with self._client.pipeline(transaction=False) as pipe:
+                for job_id in job_ids:
+                    key = self._keys.attached(job_id)
+                    pipe.zadd(key, {self._ender.caller: _now_ms() + ttl_ms})
+                    pipe.pexpire(key, ttl_ms)
+                await pipe.execute()
+        except (RedisError, OSError) as error:
+            log.warning("presence: cannot refresh %d jobs: %s", len(job_ids), error)
+
+
+async def cancel(jobs: JobStore, ender: Ender, job_id: str, reason: str, *, forget: bool = False) -> str:
+    """Cancel a job in any state; ends it right here if it was still waiting. Returns what was found (see JobStore)."""
+    found = await jobs.cancel(job_id, reason, ender.caller, forget=forget)
+    log.info("job %s: cancel (%s), it was %s", job_id, reason, found.state or found.outcome)
+    if found.outcome == "claimed" and found.attempt is not None:
+        await ender.end(ToEnd(job_id, found.attempt, reason))
+    return found.state or found.outcome
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,201 @@
+"""Running one claimed job: open its log, let the engine speak, write the end, finish the record.
+
+Whatever happens in between, exactly one of these is done with the job: it ends (end event, then the record), it
+is given back (queue), or it is left alone because another worker owns it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from common import ending, events
+from common.connections import is_outage
+from common.errors import BadRequest, ServerFault
+from common.eventlog import AlreadyEnded, EventLog, Fenced
+from common.events import DELTA, START, Event
+from common.jobs import Claim, JobStore, ToEnd
+from common.records import result_fields
+from common.settings import Settings
+from workers.engines.base import Engine, EngineDied, EngineFailed, EngineRefused, GenerationRequest, Resume
+from workers.running import LOST, RunningJob
+from workers.watch import Watch
+from workers.writer import JobLog, StreamWriter
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+HANDOVER_SECONDS = 2.0
+"""How long a shutdown waits for Redis to take a job's last tokens and the job itself."""
+
+
+class Runner:
+    def __init__(
+        self,
+        engine: Engine,
+        jobs: JobStore,
+        eventlog: EventLog,
+        writer: StreamWriter,
+        watch: Watch,
+        ender: ending.Ender,
+        settings: Settings,
+    ) -> None:
+        self.running: dict[str, RunningJob] = {}
+        self.engine_died = asyncio.Event()
+        self._engine = engine
+        self._jobs = jobs
+        self._eventlog = eventlog
+        self._writer = writer
+        self._watch = watch
+        self._ender = ender
+        self._settings = settings
+        self._worker = ender.caller
+
+    async def run(self, claim: Claim) -> None:
+        """Returns when the job is off this worker's hands. Raises CancelledError, after handing the job back."""
+        job = RunningJob(claim, self._settings)
+        self.running[job.id] = job
+        try:
+            if claim.cancel_reason:
+                await self._ender.end(ToEnd(job.id, job.attempt, claim.cancel_reason))
+            else:
+                await self._run(job)
+        except Fenced as error:
+            log.warning("job %s: attempt %d stops, another worker has it: %s", job.id, job.attempt, error)
+        except AlreadyEnded:
+            await self._ender.finish_from_log(job.id, job.attempt)
+        except asyncio.CancelledError:
+            await self._hand_over(job)
+            raise
+        finally:
+            del self.running[job.id]
+
+    async def _run(self, job: RunningJob) -> None:
+        request = _generation_request(job)
+        job.log, resume = await self._open_log(job, request)
+        self._watch.jobs[job.id] = job
+        try:
+            end = await self._generate(job, request, resume)
+        except EngineDied as error:
+            await self._give_back(job, error)
+            return
+        finally:
+            del self._watch.jobs[job.id]
+        if job.stopped == LOST:
+            log.warning("job %s: attempt %d stops, its lease was lost", job.id, job.attempt)
+        else:
+            await self._end(job, end)
+
+    async def _open_log(self, job: RunningJob, request: GenerationRequest) -> tuple[JobLog, Resume | None]:
+        """Announce the attempt in the log; then, and only then, read what earlier attempts left."""
+        first = events.started(job.attempt, self._worker)
+        if job.attempt == 1:
+            job_log = self._writer.open(job.id, START._replace(attempt=1), self._most_tokens(request))
+            job_log.append(first)
+            return job_log, None
+        last = await self._eventlog.append_attempt(job.id, job.attempt, first)
+        for _, event in await self._eventlog.read_all(job.id):
+            job.heard(event)
+        log.info("job %s: attempt %d continues at %s", job.id, job.attempt, last)
+        job_log = self._writer.open(job.id, last, self._most_tokens(request))
+        return job_log, _resume(job)
+
+    def _most_tokens(self, request: GenerationRequest) -> int | None:
+        body = request.body
+        each = body.get("max_completion_tokens") or body.get("max_tokens") or self._engine.max_model_len
+        return each * int(body.get("n") or 1) if each else None
+
+    async def _generate(self, job: RunningJob, request: GenerationRequest, resume: Resume | None) -> Event:
+        """Let the engine speak into the log. Returns the end event that follows."""
+        if resume and not self._engine.resumable(request):
+            return ending.ending("worker_lost", **_so_far(job))
+        work = asyncio.create_task(self._pump(job, request, resume), name=f"pump {job.id}")
+        try:
+            await job.pump(work)
+        except EngineRefused as refused:
+            return events.end("failed", error=_refusal(refused), **_so_far(job))
+        except EngineFailed as failed:
+            log.error("job %s: the engine failed it: %s", job.id, failed)
+            error = ServerFault(str(failed) or "The engine failed.", code="engine_error")
+            return events.end("failed", error=error.to_event(), **_so_far(job))
+        if job.stopped:
+            return ending.ending(job.stopped, **_so_far(job))
+        status = "incomplete" if job.whole.finish_reason == "length" else "completed"
+        return events.end(status, **_so_far(job))
+
+    async def _pump(self, job: RunningJob, request: GenerationRequest, resume: Resume | None) -> None:
+        assert job.log is not None
+        # aclosing: leaving in any way closes the generator, and that is what aborts the request in the engine.
+        async with contextlib.aclosing(self._engine.generate(request, resume)) as spoken:
+            async for event in spoken:
+                job.said(event)
+                if event["type"] == DELTA:
+                    job.log.append(event)
+                    await job.log.room()
+
+    async def _end(self, job: RunningJob, end: Event) -> None:
+        """The end event, then the record: in this order, so that no reader sees a terminal job without an end."""
+        assert job.log is not None
+        job.log.append(end)
+        await job.log.drained()
+        fields = result_fields(job.whole.result(), end, job.first_token_at)
+        while True:
+            try:
+                held = await self._jobs.finish(
+                    job.id, job.record.model, self._worker, job.attempt, end["status"], fields
+                )
+                break
+            except (RedisError, OSError) as error:
+                if not is_outage(error):
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+        outcome = end["status"] if held else "ended, but another worker finished it"
+        log.info("job %s: attempt %d %s %s", job.id, job.attempt, outcome, job.stopped or "")
+
+    async def _give_back(self, job: RunningJob, error: EngineDied) -> None:
+        """The engine died under the job: another worker goes on at once, unless the job kills every engine."""
+        self.engine_died.set()
+        log.error("job %s: attempt %d lost its engine: %s", job.id, job.attempt, error)
+        if await self._release(job, loss=True) == "exhausted":
+            await self._end(job, ending.ending("worker_lost", **_so_far(job)))
+
+    async def _hand_over(self, job: RunningJob) -> None:
+        """A shutdown cut the job short: what was said goes into the log, the job to the front of the queue."""
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            async with asyncio.timeout(HANDOVER_SECONDS):
+                if job.log:
+                    await job.log.drained()
+                await self._release(job)
+                log.info("job %s: attempt %d handed over", job.id, job.attempt)
+
+    async def _release(self, job: RunningJob, *, loss: bool = False) -> str:
+        return await self._jobs.release(job.id, job.record.model, self._worker, job.attempt, loss=loss)
+
+
+def _generation_request(job: RunningJob) -> GenerationRequest:
+    record = job.record
+    return GenerationRequest(record.id, record.kind, record.body, record.options.priority)
+
+
+def _resume(job: RunningJob) -> Resume | None:
+    """None when nothing was delivered: then the job simply starts anew."""
+    if job.whole.empty:
+        return None
+    return Resume(job.token_ids, job.whole.result()["choices"][0])
+
+
+def _so_far(job: RunningJob) -> dict[str, Any]:
+    return {"finish_reason": job.whole.finish_reason, "usage": job.usage(), "timings": job.timings()}
+
+
+def _refusal(refused: EngineRefused) -> dict[str, Any]:
+    kind = BadRequest.type if refused.status < 500 else ServerFault.type
+    return {
+        "message": refused.message,
+        "type": kind,
+        "param": refused.param,
+        "code": refused.code or BadRequest.default_code,
+        "status": refused.status,
+    }

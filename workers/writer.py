@@ -1,0 +1,266 @@
+"""ONE writer per process turns what jobs say into stream entries.
+
+Jobs hand over deltas without waiting. Each flush sends one pipeline with one XADD per job that has something
+new; while it is under way, deltas gather and merge. So a slow Redis makes entries larger, not more numerous, and
+a busy worker pays one round trip for all its jobs together (awaiting each token's publish added 45 s to an
+answer: scale-agentex-python#333).
+
+Only the oldest entry of a job is ever under way: were two, Redis could refuse the first for lack of memory
+and take the second, and the refused one would be lost behind a higher id.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from common import events
+from common.connections import Client, is_outage
+from common.eventlog import Fenced
+from common.events import DELTA, Event, EventId
+from common.keys import Keys
+from common.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_SECONDS = 0.05
+LAST_BACKOFF_SECONDS = 1.0
+RESERVED_SHARE = 16
+"""One in so many entries of the budget is kept for the end and for takeovers' first entries."""
+
+
+class Budget:
+    """Lossless bound: how many tokens the next entry must hold so that the longest answer still fits."""
+
+    def __init__(self, maxlen: int, max_tokens: int | None) -> None:
+        self._limit = maxlen - max(2, maxlen // RESERVED_SHARE)
+        self._free_until = maxlen // 2
+        self._max_tokens = max_tokens
+
+    def least_tokens(self, entries: int, tokens: int) -> int:
+        """`entries` and `tokens` are what the log holds already."""
+        if entries < self._free_until:
+            return 1
+        # Without a known bound, assume as much again as there is: entries then grow with the answer, so that
+        # the budget is never used up.
+        left = max(1, self._max_tokens - tokens) if self._max_tokens else max(1, tokens)
+        return -(-left // max(1, self._limit - entries))
+
+
+class _Pending:
+    """One event that waits for a flush, with what was merged into it."""
+
+    __slots__ = ("event", "size", "tokens")
+
+    def __init__(self, event: Event) -> None:
+        # A copy, because later deltas are merged into it and the caller keeps the original.
+        self.event = {key: list(value) if isinstance(value, list) else value for key, value in event.items()}
+        self.tokens = _tokens(event)
+        self.size = _size(event)
+
+    def merge(self, event: Event) -> bool:
+        """Take `event` in, if that changes nothing for readers."""
+        if event["type"] != DELTA or not events.mergeable(self.event, event):
+            return False
+        events.merge_delta(self.event, event)
+        self.tokens += _tokens(event)
+        self.size += _size(event)
+        return True
+
+
+class JobLog:
+    """One attempt's end of a job's log. `append` never waits; `room` does, when too much is held back."""
+
+    def __init__(self, writer: "StreamWriter", job_id: str, key: str, last: EventId, budget: Budget) -> None:
+        self.job_id = job_id
+        self.key = key
+        self.attempt = last.attempt
+        self.seq = last.seq
+        self.tokens = 0
+        self.flushing: bytes | None = None
+        self.failure: Exception | None = None
+        self.ended = False
+        self._writer = writer
+        self._budget = budget
+        self._pending: list[_Pending] = []
+        self._moved: asyncio.Future[None] | None = None
+
+    def append(self, event: Event) -> None:
+        """Add an event. Raises what broke the log: Fenced, or Redis's own refusal."""
+        if self.failure:
+            raise self.failure
+        # Only the newest pending event of the same choice may grow; choices are independent of each other.
+        same_choice = (p for p in reversed(self._pending) if p.event.get("index") == event.get("index"))
+        newest = next(same_choice, None)
+        if newest is None or not newest.merge(event):
+            self._pending.append(_Pending(event))
+        self.ended = event["type"] == events.END
+        self._writer.wake(self)
+
+    async def room(self) -> None:
+        """Wait until no more than the allowed bytes are held back: the engine waits instead of our memory."""
+        while self._held() > self._writer.pending_bytes_per_job and not self.failure:
+            await self._wait()
+        if self.failure:
+            raise self.failure
+
+    async def drained(self) -> None:
+        """Wait until everything appended is in Redis. Raises as `append` does."""
+        while (self._pending or self.flushing) and not self.failure:
+            await self._wait()
+        if self.failure:
+            raise self.failure
+
+    # The writer's side.
+
+    def due(self) -> bool:
+        """Whether there is an entry to send now."""
+        if self.flushing:
+            return True
+        if not self._pending or self.failure:
+            return False
+        if self.ended or self._held() > self._writer.pending_bytes_per_job:
+            return True
+        tokens = sum(p.tokens for p in self._pending)
+        return tokens >= self._budget.least_tokens(self.seq, self.tokens) * len(self._pending)
+
+    def next_entry(self) -> tuple[EventId, bytes]:
+        """The entry to send: the one under way again, or the oldest pending event."""
+        if self.flushing is None:
+            oldest = self._pending.pop(0)
+            self.seq += 1
+            self.tokens += oldest.tokens
+            self.flushing = events.encode(oldest.event)
+        return EventId(self.attempt, self.seq), self.flushing
+
+    def acknowledged(self) -> None:
+        self.flushing = None
+        self._notify()
+
+    def fail(self, error: Exception) -> None:
+        self.failure = error
+        self.flushing = None
+        self._pending.clear()
+        self._notify()
+
+    def _held(self) -> int:
+        return sum(p.size for p in self._pending)
+
+    async def _wait(self) -> None:
+        self._moved = asyncio.get_running_loop().create_future()
+        await self._moved
+
+    def _notify(self) -> None:
+        if self._moved and not self._moved.done():
+            self._moved.set_result(None)
+
+
+class StreamWriter:
+    """Owns every open JobLog of the process. `run` must be running while logs are open."""
+
+    def __init__(self, client: Client, keys: Keys, settings: Settings) -> None:
+        self.pending_bytes_per_job = settings.pending_bytes_per_job
+        self.outages = 0
+        self._client = client
+        self._keys = keys
+        self._maxlen = settings.stream_maxlen
+        self._ttl_ms = settings.stream_ttl_ms
+        # A dict, not a set: jobs are served in the order in which they asked.
+        self._dirty: dict[JobLog, None] = {}
+        self._wake = asyncio.Event()
+
+    def open(self, job_id: str, last: EventId, max_tokens: int | None) -> JobLog:
+        """The log of `job_id` for the attempt `last.attempt`, whose newest entry so far is `last`."""
+        return JobLog(self, job_id, self._keys.stream(job_id), last, Budget(self._maxlen, max_tokens))
+
+    def wake(self, job_log: JobLog) -> None:
+        self._dirty[job_log] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Flush for ever. Survives every Redis error: entries wait, and are sent again with the same ids."""
+        backoff = FIRST_BACKOFF_SECONDS
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while batch := [job_log for job_log in self._dirty if job_log.due()]:
+                outage = await self._flush(batch)
+                if outage is None:
+                    backoff = FIRST_BACKOFF_SECONDS
+                else:
+                    self.outages += 1
+                    log.warning("writer: Redis is away, %d jobs wait: %s", len(batch), outage)
+                    await asyncio.sleep(backoff)
+                    backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+            self._dirty.clear()
+
+    async def _flush(self, batch: list[JobLog]) -> Exception | None:
+        """Send one entry for each of `batch`. Returns the error when Redis is away; nothing is lost then."""
+        pipe = self._client.pipeline(transaction=False)
+        expiring = 0
+        for job_log in batch:
+            id, data = job_log.next_entry()
+            # The first entry of a job creates its stream. No later one may: a stalled worker that wakes up after
+            # the stream has expired would leave a stream behind that nobody ever expires.
+            create = () if id == (1, 1) else ("NOMKSTREAM",)
+            pipe.execute_command("XADD", job_log.key, *create, "MAXLEN", "~", self._maxlen, str(id), "e", data)
+        for job_log in batch:
+            if job_log.ended:
+                pipe.pexpire(job_log.key, self._ttl_ms)
+                expiring += 1
+        try:
+            replies: list[Any] = await pipe.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            return error
+        return await self._settle(batch, replies[: len(replies) - expiring])
+
+    async def _settle(self, batch: list[JobLog], replies: list[Any]) -> Exception | None:
+        outage: Exception | None = None
+        refused: list[JobLog] = []
+        for job_log, reply in zip(batch, replies, strict=True):
+            if isinstance(reply, bytes):
+                job_log.acknowledged()
+            elif reply is None:
+                job_log.fail(Fenced(f"{job_log.job_id}: its stream is gone"))
+            elif isinstance(reply, ResponseError) and "equal or smaller" in str(reply):
+                refused.append(job_log)
+            elif is_outage(reply):
+                outage = reply
+            else:
+                log.error("job %s: its log cannot be written: %s", job_log.job_id, reply)
+                job_log.fail(reply)
+        if refused:
+            try:
+                await self._settle_refused(refused)
+            except (RedisError, OSError) as error:
+                outage = error
+        return outage
+
+    async def _settle_refused(self, refused: list[JobLog]) -> None:
+        """Redis has this id or a higher one: a resend whose first reply was lost, or a newer attempt."""
+        pipe = self._client.pipeline(transaction=False)
+        for job_log in refused:
+            pipe.xrevrange(job_log.key, "+", "-", 1)
+        for job_log, newest in zip(refused, await pipe.execute(), strict=True):
+            last = EventId.parse(newest[0][0]) if newest else None
+            if last == (job_log.attempt, job_log.seq):
+                job_log.acknowledged()
+            else:
+                job_log.fail(Fenced(f"{job_log.job_id}: attempt {job_log.attempt} is fenced by {last}"))
+
+
+def _tokens(event: Event) -> int:
+    """Tokens behind a delta; a delta of an engine that does not tell counts as one."""
+    return len(event.get("token_ids") or ()) or 1
+
+
+def _size(event: Event) -> int:
+    """Roughly the bytes that an event holds in memory and in Redis; exact enough for a bound."""
+    size = len(event.get("content") or "") + len(event.get("reasoning") or "")
+    size += 4 * len(event.get("token_ids") or ())
+    for piece in event.get("tool_calls") or ():
+        size += 64 + len((piece.get("function") or {}).get("arguments") or "")
+    if logprobs := event.get("logprobs"):
+        size += 256 * max((len(values) for values in logprobs.values() if values), default=0)
+    return size
