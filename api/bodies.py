@@ -60,10 +60,10 @@ class Body(BaseModel):
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(strict=True, ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(strict=True, ge=-2, le=2)] | None = None
     seed: StrictInt | None = None
     stop: StrictStr | list[StrictStr] | None = None
     tailrace: Extension = Extension()

@@ -28,22 +28,34 @@ class Follower:
         self._eventlog = eventlog
         self._jobs = jobs
 
+    async def check(self, record: JobRecord, cursor: EventId) -> EventId | None:
+        """Id of the log's last event if `cursor` can be followed; None for a job without a log.
+
+        Raises BadRequest for a cursor ahead of the log, Conflict `stream_expired` when the log is gone.
+        """
+        last = await self._eventlog.last_id(record.id)
+        if last is None and record.terminal and cursor.seq > 0:
+            # Whoever has a part would append the whole to it.
+            raise Conflict(
+                f"The stream has expired and cannot be resumed; the whole result is at /v1/jobs/{record.id}.",
+                code="stream_expired",
+            )
+        if not record.terminal and cursor.seq > 0 and (last is None or cursor > last):
+            raise BadRequest("The cursor is ahead of the job's log.", code="invalid_cursor", param="after")
+        return last
+
     async def follow(self, record: JobRecord, cursor: EventId = START) -> AsyncGenerator[Said]:
         """Everything after `cursor`. `record` may be older than the log, not newer.
 
-        Raises BadRequest for a cursor ahead of the log, Conflict `stream_trimmed` or `stream_expired` when what
-        follows the cursor is gone, Unavailable when Redis stays away, NotFound when the job is lost.
+        Raises what `check` raises, Conflict `stream_trimmed` when what follows the cursor is gone, Unavailable
+        when Redis stays away, NotFound when the job is lost, and HubClosing when the pod sends its readers away.
         """
         if record.terminal or cursor.seq > 0:
-            last = await self._eventlog.last_id(record.id)
+            last = await self.check(record, cursor)
             if last is None and record.terminal:
-                yield _from_record(record, cursor)
+                yield _from_record(record)
                 return
-            if last is None or cursor > last:
-                if not record.terminal:
-                    raise BadRequest("The cursor is ahead of the job's log.", code="invalid_cursor", param="after")
-                cursor = last or cursor
-            if record.terminal and cursor == last:
+            if record.terminal and last is not None and cursor >= last:
                 yield [(last, _end_of(record))]
                 return
         reader = self._hub.open(record.id, cursor)
@@ -83,19 +95,11 @@ class Follower:
         return [(None, _end_of(now))]
 
 
-def _from_record(record: JobRecord, cursor: EventId) -> Said:
+def _from_record(record: JobRecord) -> Said:
     """The whole text in one event and the end, for a stream that has expired."""
-    if cursor.seq > 0:
-        # Whoever has a part would append the whole to it.
-        raise Conflict(
-            f"The stream has expired and cannot be resumed; the whole result is at /v1/jobs/{record.id}.",
-            code="stream_expired",
-        )
     whole: Said = [(None, delta) for delta in as_deltas(record.result or {})]
     return [*whole, (None, _end_of(record))]
 
 
 def _end_of(record: JobRecord) -> Event:
-    return events.end(
-        record.state, finish_reason=record.finish_reason, usage=record.usage, error=record.error
-    )
+    return events.end(record.state, finish_reason=record.finish_reason, usage=record.usage, error=record.error)

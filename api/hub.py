@@ -22,6 +22,7 @@ from common.eventlog import Entry, EventLog, Gap, check_contiguous, parse_entry
 from common.events import EventId
 from common.jobs import JobStore
 from common.keys import Keys
+from common.tasks import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ class StreamOver(Exception):
     """The job's record is terminal or gone and the log has nothing more, not even an end."""
 
 
+class HubClosing(Exception):
+    """The pod sends its readers away; they go on elsewhere from their cursors."""
+
+
 @dataclass(eq=False, slots=True)
 class Topic:
     """One stream's newest entries. `tail` is the id of the last entry read by the shard."""
@@ -55,6 +60,7 @@ class Topic:
     moved_at: float = field(default_factory=time.monotonic)
     failure: Exception | None = None
     over: bool = False
+    closing: bool = False
     waiting_again: int = 0
     """Attempt whose worker was lost while the job waits for the next one; 0: none."""
     _waiters: list["asyncio.Future[None]"] = field(default_factory=list)
@@ -150,9 +156,7 @@ class Shard:
 
     async def _read(self) -> list[Any]:
         self._sent = self._wanted
-        streams: dict[Any, Any] = {
-            key: str(topic.tail) for key, topic in self.topics.items() if topic.failure is None
-        }
+        streams: dict[Any, Any] = {key: str(topic.tail) for key, topic in self.topics.items() if topic.failure is None}
         if not streams:
             await asyncio.sleep(RETRY_SECONDS)
             return []
@@ -208,10 +212,13 @@ class Reader:
     async def next(self) -> list[Entry]:
         """The entries after the cursor, at least one; [] when the job has lost its worker and waits (`waiting`).
 
-        Raises Gap when entries are missing, StreamOver when no more will come, Unavailable when Redis stays away.
+        Raises Gap when entries are missing, StreamOver when no more will come, Unavailable when Redis stays away,
+        HubClosing when the pod shuts down.
         """
         topic = self._topic
         while True:
+            if topic.closing:
+                raise HubClosing
             if self._cursor < topic.tail:
                 if entries := await self._behind():
                     return self._advance(entries)
@@ -282,6 +289,12 @@ class Hub:
         topic.readers += 1
         return Reader(topic, cursor, self._eventlog)
 
+    def send_away(self) -> None:
+        """End every reader with HubClosing."""
+        for topic, _ in self._topics.values():
+            topic.closing = True
+            topic.wake()
+
     def close(self, reader: Reader) -> None:
         topic = reader._topic
         topic.readers -= 1
@@ -300,9 +313,8 @@ class Hub:
                     log.exception("hub: check of silent streams failed")
 
     async def stop(self) -> None:
-        for shard, task in self._shards:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel_all([task for _, task in self._shards])
+        for shard, _ in self._shards:
             await shard.close()
 
     async def _check_silent(self) -> None:

@@ -116,5 +116,12 @@ BY_STATUS: dict[int, type[TailraceError]] = {
 }
 
 
+def from_event(error: dict[str, Any]) -> TailraceError:
+    """The inverse of `to_event`, for readers whose answer has not begun."""
+    status = int(error.get("status") or 500)
+    cls = BY_STATUS.get(status) or (BadRequest if status < 500 else ServerFault)
+    return cls(str(error.get("message")), code=error.get("code"), param=error.get("param"))
+
+
 def job_not_found(job_id: str) -> NotFound:
     return NotFound(f"No job with id {job_id!r}.", code="job_not_found", param="id")

@@ -26,6 +26,7 @@ from common.fleet import HEARTBEAT_SECONDS, Fleet, WorkerInfo
 from common.janitor import Janitor
 from common.jobs import ARQ_FUNCTION, JobStore
 from common.settings import Settings
+from common.tasks import cancel_all
 from workers.engines import make_engine
 from workers.engines.base import EngineDied
 from workers.metrics import register_worker
@@ -119,9 +120,7 @@ class WorkerProcess:
                  self.engine.capacity)  # fmt: skip
 
     async def _on_shutdown(self, _: dict[Any, Any]) -> None:
-        for task in self._side_tasks:
-            task.cancel()
-        await asyncio.gather(*self._side_tasks, return_exceptions=True)
+        await cancel_all(self._side_tasks)
         with suppress(RedisError, OSError):
             await self.fleet.leave(self.id)
         await self.engine.stop()

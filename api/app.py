@@ -1,0 +1,72 @@
+"""The FastAPI application of one pod."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from api.pod import Pod
+from api.routes import jobs, openai, ops, ws
+from common.errors import BY_STATUS, BadRequest, NotFound, ServerFault, TailraceError
+from common.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Raises ValueError or OSError for API keys that cannot be read."""
+    pod = Pod(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await pod.start()
+        yield
+        await pod.stop()
+
+    app = FastAPI(title="Tailrace", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.pod = pod
+    for module in (openai, jobs, ws, ops):
+        app.include_router(module.router)
+    app.add_exception_handler(TailraceError, _tailrace_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+async def _tailrace_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TailraceError)
+    return error_response(request, error)
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    """Routing's own errors: no such path, wrong method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(request, NotFound(f"Nothing is served at {request.method} {request.url.path}."))
+    fault = BY_STATUS.get(error.status_code, BadRequest)(str(error.detail))
+    return error_response(request, fault, status=error.status_code)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = error.errors()[0]
+    param = str(first["loc"][-1])
+    return error_response(request, BadRequest(f"{param}: {first['msg']}", param=param))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(request, ServerFault("Internal error."))
+
+
+def error_response(request: Request, error: TailraceError, status: int | None = None) -> Response:
+    pod: Pod = request.app.state.pod
+    pod.metrics.errors.labels(error.code).inc()
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
+    return JSONResponse({"error": error.to_dict()}, status_code=status or error.status, headers=headers)

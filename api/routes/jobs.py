@@ -1,0 +1,133 @@
+"""`/v1/jobs`: submit now, attach later, from anywhere, any number of times."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from api.bodies import read_json
+from api.pod import Pod
+from api.presence import cancel
+from api.sse import Attachment, JobStream, parse_cursor, sse_frames
+from api.submit import submit
+from api.views import make_view, whole
+from api.views.chunks import wire_error
+from common.connections import translated
+from common.errors import Conflict, job_not_found
+from common.records import JobRecord
+
+router = APIRouter(prefix="/v1/jobs")
+
+
+@router.post("")
+async def create(request: Request) -> Response:
+    pod: Pod = request.app.state.pod
+    owner = pod.keyring.owner(request)
+    raw = await read_json(request, pod.settings.max_body_bytes)
+    accepted = await submit(pod, "job", raw, owner, request.headers, on_disconnect="continue")
+    record = accepted.record
+    return JSONResponse(
+        await job_json(pod, record),
+        status_code=202 if accepted.created else 200,
+        headers={"Location": f"/v1/jobs/{record.id}", "X-Job-Id": record.id},
+    )
+
+
+@router.get("/{job_id}")
+async def retrieve(request: Request, job_id: str) -> dict[str, Any]:
+    pod: Pod = request.app.state.pod
+    return await job_json(pod, await owned_job(pod, job_id, pod.keyring.owner(request)))
+
+
+@router.get("/{job_id}/events")
+async def events(
+    request: Request,
+    job_id: str,
+    view: str = "native",
+    after: Annotated[str | None, Query()] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """`Last-Event-ID` wins over `?after=`: a browser's EventSource keeps the URL and sends the header on reconnects."""
+    pod: Pod = request.app.state.pod
+    record = await owned_job(pod, job_id, pod.keyring.owner(request))
+    cursor = parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else parse_cursor(after, "after")
+    pod.accept_work()
+    rendering = make_view(view, record)
+    attachment = Attachment(pod, record, cursor)
+    try:
+        with translated():
+            await attachment.open()
+            await pod.follower.check(record, cursor.id)
+    except BaseException:
+        await attachment.close()
+        raise
+    return JobStream(pod, attachment, sse_frames(attachment.batches(), rendering, cursor.skip))
+
+
+@router.post("/{job_id}/cancel")
+async def cancel_job(request: Request, job_id: str) -> dict[str, Any]:
+    """Idempotent: cancelling a cancelled job answers the job. Any other ended job is a 409."""
+    pod: Pod = request.app.state.pod
+    record = await owned_job(pod, job_id, pod.keyring.owner(request))
+    with translated():
+        found = await cancel(pod.jobs, pod.ender, record.id, "cancelled_by_client")
+        now = await pod.jobs.get(record.id)
+    if now is None:
+        raise job_not_found(job_id)
+    if found in ("completed", "incomplete", "failed"):
+        raise Conflict(f"The job has already ended ({found}).", code="job_already_ended")
+    return await job_json(pod, now)
+
+
+@router.delete("/{job_id}")
+async def delete(request: Request, job_id: str) -> dict[str, Any]:
+    """Cancels the job if it still waits or runs, and forgets it."""
+    pod: Pod = request.app.state.pod
+    record = await owned_job(pod, job_id, pod.keyring.owner(request))
+    with translated():
+        found = await cancel(pod.jobs, pod.ender, record.id, "deleted", forget=True)
+        if found in ("completed", "incomplete", "failed", "cancelled"):
+            await pod.jobs.delete(record.id)
+            await pod.eventlog.delete(record.id)
+    return {"id": record.id, "object": "job.deleted", "deleted": True}
+
+
+async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
+    """The job, if it is `owner`'s. Raises NotFound: whether somebody else's job exists is nobody's business."""
+    with translated():
+        record = await pod.jobs.get(job_id)
+    if record is None or record.deleted or record.owner != owner:
+        raise job_not_found(job_id)
+    return record
+
+
+async def job_json(pod: Pod, record: JobRecord) -> dict[str, Any]:
+    """The job record as clients see it."""
+    position = None
+    if record.state == "queued":
+        with translated():
+            position = await pod.jobs.queue_position(record)
+    return {
+        "id": record.id,
+        "object": "job",
+        "status": record.state,
+        "model": record.model,
+        "attempt": record.attempt,
+        "worker": record.worker,
+        "queue_position": position,
+        "created_at": record.created_at,
+        "started_at": record.started_at,
+        "first_token_at": record.first_token_at,
+        "finished_at": record.finished_at,
+        "expires_at": record.expires_at,
+        "resumable_until": _resumable_until(pod, record),
+        "finish_reason": record.finish_reason,
+        "usage": record.usage,
+        "error": wire_error(record.error) if record.error else None,
+        "output": whole(record, record.result) if record.result else None,
+    }
+
+
+def _resumable_until(pod: Pod, record: JobRecord) -> float | None:
+    """End of the window in which the stream can be resumed event by event; None while the job lives."""
+    return record.finished_at + pod.settings.stream_ttl_seconds if record.finished_at else None

@@ -1,0 +1,76 @@
+"""From a request to an accepted job."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from starlette.datastructures import Headers
+
+from api.bodies import Body, generation_body, job_kind, parse_body, prompt_chars
+from api.pod import Pod
+from common.connections import translated
+from common.errors import BadRequest, NotFound
+from common.records import JobRecord, JobRequest, Kind, OnDisconnect, new_job_id
+
+log = logging.getLogger(__name__)
+
+Surface = Literal["chat", "completion", "job", "ws"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    record: JobRecord
+    body: Body
+    created: bool
+
+
+async def submit(
+    pod: Pod,
+    surface: Surface,
+    raw: dict[str, Any],
+    owner: str,
+    headers: Headers | None = None,
+    *,
+    on_disconnect: OnDisconnect,
+) -> Accepted:
+    """Check and enqueue `raw`, or find the job that its Idempotency-Key names.
+
+    Raises any TailraceError; nothing is enqueued then. `on_disconnect` is the surface's default.
+    """
+    pod.accept_work()
+    kind: Kind = surface if surface in ("chat", "completion") else job_kind(raw)
+    body = parse_body(kind, raw, headers)
+    options = body.tailrace.options(on_disconnect)
+    key = _idempotency_key(headers)
+    with translated():
+        await pod.models.check(body.model, prompt_chars(raw), can_wait=options.on_disconnect == "continue")
+        request = JobRequest(
+            new_job_id("job" if surface == "ws" else surface), kind, body.model, owner, generation_body(raw), options
+        )
+        submitted = await pod.jobs.submit(
+            request, idempotency_key=key, fingerprint=_fingerprint(kind, raw) if key else ""
+        )
+        record = await pod.jobs.get(submitted.id)
+    if record is None:
+        raise NotFound("The job was deleted while it was being submitted.", code="job_not_found")
+    if submitted.created:
+        pod.metrics.submitted.labels(surface).inc()
+        log.info("job %s: accepted for model %s from %s over %s", record.id, body.model, owner, surface)
+    else:
+        log.info("job %s: found again by its idempotency key", record.id)
+    return Accepted(record, body, submitted.created)
+
+
+def _idempotency_key(headers: Headers | None) -> str | None:
+    key = headers.get("idempotency-key") if headers else None
+    if key is not None and not 0 < len(key) <= 255:
+        raise BadRequest("Idempotency-Key must have 1 to 255 characters.", param="Idempotency-Key")
+    return key
+
+
+def _fingerprint(kind: Kind, raw: dict[str, Any]) -> str:
+    # How the answer is transported may differ between the tries; what is asked for may not.
+    asked = {name: value for name, value in raw.items() if name not in ("stream", "stream_options")}
+    return hashlib.sha256(json.dumps([kind, asked], sort_keys=True).encode()).hexdigest()
