@@ -1,0 +1,45 @@
+# Everything runs inside .venv. `make up` and `make test` install what is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install up test lint format bench clean
+
+install: $(INSTALLED)
+
+# torch first and alone, with its dependencies; then the full pinned list without dependency resolution, because
+# some packages ask for a torchvision that does not load beside this torch and that text does not need.
+$(INSTALLED): requirements/torch.txt requirements/cpu.txt requirements/dev.txt pyproject.toml
+	@echo "==> creating $(VENV) (about two minutes, 2.7 GB)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "==> 1/4 torch"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/torch.txt
+	@echo "==> 2/4 vLLM and everything it needs"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.txt
+	@echo "==> 3/4 test tools"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements/dev.txt
+	@echo "==> 4/4 tailrace"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+up: $(INSTALLED)
+	@exec $(BIN)/tailrace up $(ARGS)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
