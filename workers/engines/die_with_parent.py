@@ -7,10 +7,14 @@ It works only where the project is installed, because entry points belong to ins
 """
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
 import sys
+from importlib.metadata import entry_points
+
+logger = logging.getLogger(__name__)
 
 OWNER_VARIABLE = "TAILRACE_ENGINE_OWNER"
 """Pid of the process that owns the engine; inherited by the processes that vLLM starts for it."""
@@ -25,6 +29,8 @@ def claim_children() -> None:
     the signal when the *thread* that created the child ends (prctl(2)), not the process.
     """
     os.environ[OWNER_VARIABLE] = str(os.getpid())
+    if not entry_points(group="vllm.general_plugins", name="tailrace_die_with_parent"):
+        logger.warning("tailrace is not installed, only on the path: killing this worker will leave vLLM running")
 
 
 def register() -> None:

@@ -64,7 +64,11 @@ class VllmEngine:
     async def stop(self) -> None:
         if self._llm is None:
             return
-        llm, self._llm = self._llm, None
+        llm, self._llm, self._serving = self._llm, None, None
+        # EngineCore drains before it ends (--shutdown-timeout), and whoever still reads gets EngineDied at once.
+        await llm.abort(list(llm.output_processor.request_states), internal=True)
+        # Else it would see the connection close and log a crash.
+        llm.output_handler.cancel()
         # In a thread, because it waits for the children; vLLM calls it from a thread of its own, too.
         await asyncio.to_thread(llm.shutdown, _STOP_SECONDS)
 
