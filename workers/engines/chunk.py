@@ -1,4 +1,4 @@
-"""One choice of an OpenAI-style streaming chunk as a canonical delta: vLLM's serving layer and any upstream speak it."""
+"""One choice of an OpenAI-style streaming chunk as a canonical delta, for vLLM's serving layer and any upstream."""
 
 from typing import Any
 
