@@ -231,6 +231,20 @@ async def test_an_unknown_argument_is_named(engine_settings: Callable[..., Setti
         await VllmEngine(engine_settings(vllm_args="--no-such-thing")).start()
 
 
+async def test_a_missing_model_is_not_replaced_by_vllms_default(engine_settings: Callable[..., Settings]) -> None:
+    with pytest.raises(EngineDied, match="TAILRACE_MODEL"):
+        await VllmEngine(engine_settings(model="")).start()
+
+
+async def test_a_higher_priority_is_a_lower_number_for_vllm(
+    engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = GenerationRequest("job", "chat", {}, priority=5)
+    assert "priority" not in engine._body(request)
+    monkeypatch.setattr(engine._llm.vllm_config.scheduler_config, "policy", "priority")
+    assert engine._body(request)["priority"] == -5
+
+
 async def test_the_users_arguments_win(engine: VllmEngine, engine_settings: Callable[..., Settings]) -> None:
     from workers.engines.vllm.setup import parse_args
 

@@ -16,6 +16,9 @@ from importlib.metadata import entry_points
 
 logger = logging.getLogger(__name__)
 
+PLUGIN = "tailrace_die_with_parent"
+"""Name of the entry point in pyproject.toml."""
+
 OWNER_VARIABLE = "TAILRACE_ENGINE_OWNER"
 """Pid of the process that owns the engine; inherited by the processes that vLLM starts for it."""
 
@@ -29,8 +32,19 @@ def claim_children() -> None:
     the signal when the *thread* that created the child ends (prctl(2)), not the process.
     """
     os.environ[OWNER_VARIABLE] = str(os.getpid())
-    if not entry_points(group="vllm.general_plugins", name="tailrace_die_with_parent"):
-        logger.warning("tailrace is not installed, only on the path: killing this worker will leave vLLM running")
+    if not _vllm_will_load_us():
+        logger.warning(
+            "vLLM cannot load the plugin %s (tailrace is not installed, or VLLM_PLUGINS leaves it out): "
+            "SIGKILL of this worker will leave vLLM's processes running",
+            PLUGIN,
+        )
+
+
+def _vllm_will_load_us() -> bool:
+    chosen = os.environ.get("VLLM_PLUGINS")
+    return bool(entry_points(group="vllm.general_plugins", name=PLUGIN)) and (
+        chosen is None or PLUGIN in chosen.split(",")
+    )
 
 
 def register() -> None:

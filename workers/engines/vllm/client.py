@@ -1,7 +1,7 @@
 """The engine client that vLLM's serving layer sees: AsyncLLM, for one request, with a memory."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from vllm.sampling_params import RequestOutputKind
@@ -35,9 +35,25 @@ class RequestClient:
         first_choice = len(self._request_ids) * params.n
         self._request_ids.append(request_id)
         self.prompt_tokens += len(prompt.get("prompt_token_ids") or ())
-        return self._watched(self._outputs(prompt, params, request_id, options), params, first_choice)
+        if self._recorded:
+            outputs = self._continued(prompt, params, request_id, options)
+        else:
+            outputs = self._llm.generate(prompt, params, request_id, **options)
+        return self._watched(outputs, params, first_choice)
 
-    async def _watched(self, outputs: AsyncIterator[Any], params: Any, first_choice: int) -> AsyncGenerator[Any, None]:
+    async def _continued(
+        self, prompt: Any, params: Any, request_id: str, options: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
+        continuation = await Continuation.create(self._llm, prompt, params, request_id, self._recorded)
+        async for output in continuation.replay():
+            yield output
+        self.replaying = False
+        async for output in continuation.live(options):
+            yield output
+
+    async def _watched(
+        self, outputs: AsyncGenerator[Any, None], params: Any, first_choice: int
+    ) -> AsyncGenerator[Any, None]:
         # Beam search asks for final outputs, of beams that may be dropped: nothing to record.
         recording = params.output_kind == RequestOutputKind.DELTA
         try:
@@ -52,18 +68,6 @@ class RequestClient:
         except Exception as error:
             self.failure = error
             raise
-
-    async def _outputs(self, prompt: Any, params: Any, request_id: str, options: dict[str, Any]) -> AsyncIterator[Any]:
-        if not self._recorded:
-            async for output in self._llm.generate(prompt, params, request_id, **options):
-                yield output
-            return
-        continuation = await Continuation.create(self._llm, prompt, params, request_id, self._recorded)
-        async for output in continuation.replay():
-            yield output
-        self.replaying = False
-        async for output in continuation.live(options):
-            yield output
 
     def take_ids(self, choice: int) -> list[int]:
         """The ids generated for `choice` since the last call."""

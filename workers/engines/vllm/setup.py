@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import os
 import shlex
 from argparse import Namespace
@@ -31,28 +32,20 @@ from workers.engines.vllm.client import RequestClient
 from workers.engines.vllm.errors import refused
 
 _CPU_MAX_MODEL_LEN = 2048
-_CPU_DEFAULTS = [
-    *("--max-num-seqs", "16"),
-    *("--kv-cache-memory-bytes", str(1 << 30)),
-    # Compiling a 135M model took 60 s of an 80 s start and gained nothing measurable per token.
-    "--enforce-eager",
-]
 
 
 def parse_args(settings: Settings) -> Namespace:
-    """All arguments of `vllm serve`, ours first, so that those in TAILRACE_VLLM_ARGS win.
+    """All arguments of `vllm serve`; those in TAILRACE_VLLM_ARGS win over our defaults.
 
     Raises ValueError with argparse's words for an argument that vLLM does not know or accept.
     """
     cli_env_setup()
-    defaults = ["--served-model-name", settings.served_model_name or _model_name(settings.model)]
-    # A signal to the whole process group (Ctrl-C, systemd) reaches EngineCore too, which would abort what runs.
-    defaults += ["--shutdown-timeout", str(int(settings.drain_seconds))]
-    if current_platform.is_cpu():
-        defaults += [*_CPU_DEFAULTS, "--dtype", _cpu_dtype()]
-        _use_all_of_few_cores()
-    model = ["--model", settings.model] if settings.model else []
-    args = _parse([*model, *defaults, *shlex.split(settings.vllm_args)])
+    args = _parse(shlex.split(settings.vllm_args), _defaults(settings))
+    args.model = args.model_tag or args.model
+    if not args.model:
+        raise ValueError("no model: set TAILRACE_MODEL")
+    if args.served_model_name is None:
+        args.served_model_name = [settings.served_model_name or _name_of(args.model)]
     validate_parsed_serve_args(args)
     if current_platform.is_cpu() and args.max_model_len is None:
         model_max = AsyncEngineArgs.from_cli_args(args).create_model_config().max_model_len
@@ -60,23 +53,33 @@ def parse_args(settings: Settings) -> Namespace:
     return args
 
 
-def _model_name(model: str) -> str:
-    return Path(model).resolve().name if Path(model).is_dir() else model
+def _defaults(settings: Settings) -> dict[str, Any]:
+    # A signal to the whole process group (Ctrl-C, systemd) reaches EngineCore too, which would abort what runs.
+    common = {"model": settings.model, "shutdown_timeout": math.ceil(settings.drain_seconds)}
+    return common | _cpu_defaults() if current_platform.is_cpu() else common
 
 
-def _cpu_dtype() -> str:
-    # Without instructions for it bfloat16 is 3 to 6 times slower than float32, with them a third faster.
-    return "auto" if torch.cpu._is_avx512_bf16_supported() else "float32"
-
-
-def _use_all_of_few_cores() -> None:
+def _cpu_defaults() -> dict[str, Any]:
     # vLLM leaves one core to its scheduler; of two cores that is half the machine.
     if len(os.sched_getaffinity(0)) <= 2:
         os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
+    return {
+        "max_num_seqs": 16,
+        "kv_cache_memory_bytes": 1 << 30,
+        # Compiling a 135M model took 60 s of an 80 s start and gained nothing measurable per token.
+        "enforce_eager": True,
+        # Without instructions for it bfloat16 is 3 to 6 times slower than float32, with them a third faster.
+        "dtype": "auto" if torch.cpu._is_avx512_bf16_supported() else "float32",
+    }
 
 
-def _parse(argv: list[str]) -> Namespace:
+def _name_of(model: str) -> str:
+    return Path(model).resolve().name if Path(model).is_dir() else model
+
+
+def _parse(argv: list[str], defaults: dict[str, Any]) -> Namespace:
     parser = make_arg_parser(FlexibleArgumentParser(prog="TAILRACE_VLLM_ARGS"))
+    parser.set_defaults(**defaults)  # not prepended to argv, where they would win over a --config file
     complaint = io.StringIO()
     try:
         with redirect_stderr(complaint):
