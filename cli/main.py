@@ -6,7 +6,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from cli.client_commands import attach, cancel, chat, status, submit
+from cli.failure import Failure, report
 from cli.keys import keys
 from cli.up import up
 from common import logs
@@ -14,11 +14,6 @@ from common.settings import Settings, describe
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(up)
-app.command()(chat)
-app.command()(submit)
-app.command()(attach)
-app.command()(cancel)
-app.command()(status)
 app.add_typer(keys, name="keys")
 
 
@@ -32,7 +27,7 @@ def api() -> None:
     try:
         serve(settings)
     except (ValueError, OSError) as error:
-        raise typer.Exit(fail(str(error))) from error
+        raise Failure(str(error)) from error
 
 
 @app.command()
@@ -45,14 +40,16 @@ def worker() -> None:
     raise typer.Exit(WorkerProcess(settings).run())
 
 
-def fail(message: str) -> int:
-    """One clear line on stderr; returns the exit code."""
-    print(f"error: {message}", file=sys.stderr)
-    return 1
-
-
 def main() -> None:
     try:
         app()
     except ValidationError as error:
-        sys.exit(fail(describe(error)))
+        report(describe(error))
+        sys.exit(1)
+    except Failure as error:
+        report(str(error))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
