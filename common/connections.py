@@ -52,7 +52,7 @@ def command_client(url: str) -> Client:
         retry=Retry(NoBackoff(), 1),
         retry_on_error=[ConnectionError],
     )
-    return Redis(connection_pool=pool)
+    return Redis.from_pool(pool)
 
 
 def blocking_client(url: str, block_seconds: float) -> Client:

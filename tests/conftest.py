@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from common.connections import command_client
 from common.settings import Settings
 from tests.support.client import Client
 from tests.support.processes import RedisServer, Stack
@@ -38,6 +39,14 @@ async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
 def settings(redis_server: RedisServer) -> Settings:
     """Settings with a namespace that no other test uses."""
     return Settings(redis_url=redis_server.url, namespace=f"t{secrets.token_hex(4)}", engine="simulated")
+
+
+@pytest.fixture
+async def control(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    """A command client as pods and workers use it."""
+    client = command_client(redis_server.url)
+    yield client
+    await client.aclose()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pytest
 from redis.asyncio import Redis
 
 from common import events
-from common.connections import command_client
 from common.eventlog import AlreadyEnded, EventLog, Fenced, Gap
 from common.events import START, EventId
 from common.keys import Keys
@@ -18,8 +17,8 @@ def keys(settings: Settings) -> Keys:
 
 
 @pytest.fixture
-async def log(settings: Settings, keys: Keys) -> EventLog:
-    return EventLog(command_client(settings.redis_url), keys)
+def log(control: Redis, keys: Keys) -> EventLog:
+    return EventLog(control, keys)
 
 
 @pytest.fixture

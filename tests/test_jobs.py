@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from common.connections import command_client
 from common.errors import Conflict, TooManyRequests
 from common.jobs import JobStore
 from common.records import JobRequest, Options, new_job_id, result_fields
@@ -29,15 +28,15 @@ async def finish(store: JobStore, job_id: str, worker: str, attempt: int, state:
 
 
 @pytest.fixture
-async def store(settings: Settings) -> JobStore:
-    return JobStore(command_client(settings.redis_url), settings)
+def store(control: Redis, settings: Settings) -> JobStore:
+    return JobStore(control, settings)
 
 
 @pytest.fixture
-async def brief(settings: Settings) -> JobStore:
+def brief(control: Redis, settings: Settings) -> JobStore:
     """A store whose leases run out at once."""
     short = settings.model_copy(update={"lease_seconds": 0.001, "retry_backoff_seconds": 0.05})
-    return JobStore(command_client(settings.redis_url), short)
+    return JobStore(control, short)
 
 
 async def test_jobs_run_in_order_of_submission_and_priority(store: JobStore) -> None:
@@ -80,8 +79,8 @@ async def test_running_jobs_elsewhere_do_not_hide_a_new_one(store: JobStore, red
     assert [claim.record.id for claim in claims] == [fresh]
 
 
-async def test_a_full_queue_refuses_and_stores_nothing(settings: Settings, redis: Redis) -> None:
-    store = JobStore(command_client(settings.redis_url), settings.model_copy(update={"max_queue_depth": 2}))
+async def test_a_full_queue_refuses_and_stores_nothing(settings: Settings, control: Redis, redis: Redis) -> None:
+    store = JobStore(control, settings.model_copy(update={"max_queue_depth": 2}))
     await submitted(store)
     await submitted(store)
     refused = request()
@@ -261,10 +260,10 @@ async def test_a_deleted_job_is_forgotten_when_it_ends(store: JobStore) -> None:
     assert await store.get(job_id) is None
 
 
-async def test_nothing_is_left_of_any_ended_job(settings: Settings, redis: Redis) -> None:
+async def test_nothing_is_left_of_any_ended_job(settings: Settings, control: Redis, redis: Redis) -> None:
     """scale-agentex-python#339: after every kind of end and the time to live, not one key."""
     short = settings.model_copy(update={"result_ttl_seconds": 0.05, "lease_seconds": 0.001, "max_attempts": 1})
-    store = JobStore(command_client(settings.redis_url), short)
+    store = JobStore(control, short)
     done, cancelled, running, lost, late = [
         (await store.submit(request(queue_timeout_seconds=0.001 if i == 4 else None), idempotency_key=f"k{i}",
                             fingerprint="f")).id for i in range(5)

@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, OutOfMemoryError
 
 from common import events
-from common.connections import command_client
 from common.eventlog import EventLog, Fenced
 from common.events import EventId
 from common.keys import Keys
@@ -54,9 +53,9 @@ class Faulty:
 
 
 class Bench:
-    def __init__(self, settings: Settings, redis: Redis) -> None:
+    def __init__(self, settings: Settings, redis: Redis, control: Redis) -> None:
         self.keys = Keys(settings.namespace)
-        self.faulty = Faulty(command_client(settings.redis_url))
+        self.faulty = Faulty(control)
         self.writer = StreamWriter(self.faulty, self.keys, settings)  # type: ignore[arg-type]
         self.eventlog = EventLog(redis, self.keys)
         self.redis = redis
@@ -71,8 +70,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(settings: Settings, redis: Redis) -> AsyncIterator[Bench]:
-    bench = Bench(settings, redis)
+async def bench(settings: Settings, redis: Redis, control: Redis) -> AsyncIterator[Bench]:
+    bench = Bench(settings, redis, control)
     running = asyncio.create_task(bench.writer.run())
     yield bench
     await cancel_all([running])
@@ -114,10 +113,10 @@ async def test_one_pipeline_serves_all_jobs(bench: Bench) -> None:
 
 @pytest.mark.parametrize("max_tokens", [5000, None])
 async def test_a_long_answer_fits_the_bound_without_loss(
-    settings: Settings, redis: Redis, job_id: str, max_tokens: int | None
+    settings: Settings, redis: Redis, control: Redis, job_id: str, max_tokens: int | None
 ) -> None:
     """Invariant 3: entries get larger, the stream never longer than its bound, and nothing is lost."""
-    bench = Bench(settings.model_copy(update={"stream_maxlen": 200}), redis)
+    bench = Bench(settings.model_copy(update={"stream_maxlen": 200}), redis, control)
     running = asyncio.create_task(bench.writer.run())
     job_log = bench.open(job_id, max_tokens=max_tokens)
     for i in range(5000):
