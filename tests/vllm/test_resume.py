@@ -104,6 +104,23 @@ def arguments(deltas: Any) -> str:
     return "".join(piece["function"].get("arguments") or "" for piece in pieces)
 
 
+async def test_reasoning_is_continued(run: Run, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.parser import ParserManager
+
+    # One that needs no special tokens. For all tests it would be too much: guided decoding waits for thoughts to end.
+    granite = ParserManager.get_parser(reasoning_parser_name="granite", tokenizer=engine._llm.renderer.tokenizer)
+    monkeypatch.setattr(engine._serving._chat, "parser_cls", granite)
+    thoughts = "Here is my thought process: I think so. Here is my response: Yes, it is."
+    ids = engine._llm.renderer.tokenizer.encode(thoughts, add_special_tokens=False)
+    body = chat("Is it?", max_tokens=len(ids))
+    monkeypatch.setattr(engine._llm, "generate", None)  # the ids are all there
+    once = await run("chat", body, Resume(ids, {}))
+    assert (once.whole()["reasoning"], once.whole()["content"]) == (" I think so. ", " Yes, it is.")
+    for cut in range(1, len(once.deltas) + 1):
+        rest = await run("chat", body, Resume(ids, merged(once.deltas[:cut])))
+        assert merged([*once.deltas[:cut], *rest.deltas]) == once.whole(), f"cut after {cut} deltas"
+
+
 async def test_a_different_beginning_is_not_continued(run: Run) -> None:
     body = chat("What is the capital of France?", max_tokens=20)
     answer = await run("chat", body)
