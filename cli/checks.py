@@ -46,7 +46,7 @@ def check_model(model: str) -> None:
     """A folder or file, or a model that the hub has, here or there. vLLM itself would say so only after a minute."""
     if Path(model).expanduser().exists() or "://" in model or os.environ.get("VLLM_USE_MODELSCOPE"):
         return
-    if model.startswith(("/", ".", "~")) or model.count("/") != 1:
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1:
         raise Failure(f"there is no model at {model}")
     from huggingface_hub import model_info, try_to_load_from_cache
     from huggingface_hub.errors import RepositoryNotFoundError

@@ -6,7 +6,9 @@ from pathlib import Path
 _TAIL_BYTES = 65_536
 
 # A line of ours on level error or critical (common/logs.py), or the command line's own last word.
-_COMPLAINT = re.compile(r"^(?:\S+ \S+ [EC] \S+ \S+: |error: )(?P<message>.+)$")
+_COMPLAINT = re.compile(r"(?:\S+ \S+ [EC] \S+ \S+: |error: )(?P<message>.+)")
+# What our log format and vLLM's put before the message.
+_PREFIX = re.compile(r"\S+ \S+ [DIWEC] \S+ \S+: |(?:\(.+?\) )?[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[.+?\] ")
 
 
 def rotate(log: Path) -> None:
@@ -17,9 +19,12 @@ def rotate(log: Path) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The newest line that says anything; empty when there is none."""
+    """The newest line that says anything, without time and place; empty when there is none."""
     lines = _tail(log)
-    return lines[-1] if lines else ""
+    if not lines:
+        return ""
+    prefix = _PREFIX.match(lines[-1])
+    return lines[-1][prefix.end() :] if prefix else lines[-1]
 
 
 def last_words(log: Path) -> str:

@@ -6,14 +6,18 @@ import sys
 import typer
 from pydantic import ValidationError
 
+from cli.chat import chat
 from cli.failure import Failure, report
+from cli.jobs import attach, cancel, submit
 from cli.keys import keys
+from cli.status import status
 from cli.up import up
 from common import logs
 from common.settings import Settings, describe
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(up)
+for command in (up, chat, submit, attach, cancel, status):
+    app.command()(command)
 app.add_typer(keys, name="keys")
 
 

@@ -81,7 +81,8 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.send_signal(self.stop_signal)
         try:
-            await asyncio.wait_for(self._process.wait(), self.patience)
+            async with asyncio.timeout(self.patience):
+                await self._process.wait()
         except TimeoutError:
             self.kill()
             await self._process.wait()

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from cli.failure import Failure
 from cli.logfiles import last_words
 from cli.processes import Child
+from common.tasks import cancel_all
 
 T = TypeVar("T")
 
@@ -50,9 +51,7 @@ class Supervisor:
                 raise _death(next(child for child in self._children() if not child.running))
             return waiting.result()
         finally:
-            for task in (waiting, *deaths):
-                task.cancel()
-            await asyncio.gather(waiting, *deaths, return_exceptions=True)
+            await cancel_all([waiting, *deaths])
 
     async def keep_running(self) -> None:
         """Replace whatever dies, for ever."""
