@@ -1,5 +1,6 @@
 """What `tailrace up` can know to be wrong before it starts anything. Each check raises Failure with one line."""
 
+import errno
 import os
 import socket
 from importlib.util import find_spec
@@ -23,7 +24,8 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise Failure(f"cannot serve {host} on port {port}: {error.strerror}; choose another --port") from error
+        advice = "; choose another --port" if error.errno == errno.EADDRINUSE else ""
+        raise Failure(f"cannot serve {host} on port {port}: {error.strerror}{advice}") from error
 
 
 def check_redis(url: str) -> None:

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from api.server import CLOSE_SECONDS
 from cli.datadir import DataDir
 from cli.processes import Child
 from common.settings import Settings
 from workers.engines.smallmodel import FOLDER_NAME
 
 MARGIN_SECONDS = 15.0
-"""What a child gets beyond its own limits before it is killed: vLLM needs up to ten seconds to end its processes."""
+"""What a child gets beyond `drain_seconds` before it is killed: vLLM needs up to ten to end its processes."""
 
 # -P: a folder `api` or `common` in the current directory must not be taken for ours.
 _PYTHON = (sys.executable, "-P", "-m")
@@ -24,7 +23,7 @@ _PYTHON = (sys.executable, "-P", "-m")
 def api_child(number: int, port: int, settings: Settings, data: DataDir) -> Child:
     name = f"api-{number}"
     env = environment(settings, port=port)
-    patience = settings.drain_seconds + CLOSE_SECONDS + MARGIN_SECONDS
+    patience = settings.drain_seconds + MARGIN_SECONDS
     return Child(name, [*_PYTHON, "cli.main", "api"], env, data.log(name), patience)
 
 

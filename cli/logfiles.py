@@ -1,9 +1,12 @@
 """The log files of `tailrace up`'s children, and what a child said last."""
 
 import re
+import textwrap
+from itertools import takewhile
 from pathlib import Path
 
 _TAIL_BYTES = 65_536
+_MOST_CHARS = 400
 
 # A line of ours on level error or critical (common/logs.py), or the command line's own last word.
 _COMPLAINT = re.compile(r"(?:\S+ \S+ [EC] \S+ \S+: |error: )(?P<message>.+)")
@@ -28,10 +31,15 @@ def last_line(log: Path) -> str:
 
 
 def last_words(log: Path) -> str:
-    """Why a process ended, as far as its log tells: its last complaint, else its last line."""
+    """Why a process ended, as far as its log tells: its last complaint, else its last line; always one line."""
     lines = _tail(log)
-    complaints = [found["message"] for line in lines if (found := _COMPLAINT.match(line))]
-    return (complaints or lines or ["it left no word"])[-1]
+    complaints = [number for number, line in enumerate(lines) if _COMPLAINT.match(line)]
+    if not complaints:
+        return lines[-1] if lines else "it left no word"
+    first, *rest = lines[complaints[-1] :]
+    # What vLLM complains of is often on the lines below.
+    below = takewhile(lambda line: not _PREFIX.match(line), rest)
+    return textwrap.shorten(" ".join([_COMPLAINT.sub(r"\g<message>", first), *below]), _MOST_CHARS, placeholder=" ...")
 
 
 def _tail(log: Path) -> list[str]:

@@ -17,7 +17,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass
 class Child:
-    """A command that can be started again after it ended. `patience`: seconds between asking and killing."""
+    """A command that can be started again after it ended. `patience`: seconds it may take to finish what it does."""
 
     name: str
     command: Sequence[str]
@@ -73,15 +73,15 @@ class Child:
         assert self._process is not None
         return await self._process.wait()
 
-    async def stop(self) -> bool:
-        """Ask the child to end, and kill it when it has not after `patience`. False when it had to be killed."""
+    async def stop(self, patience: float) -> bool:
+        """Ask the child to end, and kill it when it has not after `patience` seconds. False: it was killed."""
         if self._process is None:
             return True
         if self.running:
             with suppress(ProcessLookupError):
                 self._process.send_signal(self.stop_signal)
         try:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(patience):
                 await self._process.wait()
         except TimeoutError:
             self.kill()

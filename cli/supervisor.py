@@ -15,6 +15,8 @@ FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
 SETTLED_SECONDS = 60.0
 """A child that lived this long and dies is a new misfortune, not the same one again."""
+HURRY_SECONDS = 3.0
+"""Patience with children that have not served yet: they have nothing to finish, and a loading engine hears nothing."""
 
 
 class Supervisor:
@@ -25,6 +27,7 @@ class Supervisor:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.stopping = False
+        self._serving = False
         self._tell = tell
         self._stages: list[list[Child]] = []
         self._helper: Child | None = None
@@ -54,7 +57,8 @@ class Supervisor:
             await cancel_all([waiting, *deaths])
 
     async def keep_running(self) -> None:
-        """Replace whatever dies, for ever."""
+        """Replace whatever dies, for ever. The start is over."""
+        self._serving = True
         async with asyncio.TaskGroup() as group:
             for child in self._children():
                 group.create_task(self._keep(child), name=f"keep {child.name}")
@@ -87,9 +91,10 @@ class Supervisor:
             delay = min(2 * delay, LONGEST_DELAY_SECONDS)
 
     async def _stop(self, child: Child) -> None:
-        if not await child.stop():
-            self._tell(f"{child.name}: killed, it did not stop within {child.patience:g} s")
+        patience = child.patience if self._serving else HURRY_SECONDS
+        if not await child.stop(patience):
+            self._tell(f"{child.name}: killed, it did not stop within {patience:g} s")
 
 
 def _death(child: Child) -> Failure:
-    return Failure(f"{child.name} did not start ({child.fate}): {last_words(child.log)} (log: {child.log})")
+    return Failure(f"{child.name} ended during the start ({child.fate}): {last_words(child.log)} (log: {child.log})")

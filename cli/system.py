@@ -42,10 +42,7 @@ class System:
             self._tell_ready(worker)
             await self._supervisor.keep_running()
         except asyncio.CancelledError:
-            self._progress.tell(
-                f"stopping: open streams and running jobs get up to {self._settings.drain_seconds:g} s each; "
-                "Ctrl-C again ends them now"
-            )
+            self._progress.tell("stopping; Ctrl-C again ends open streams and running jobs at once")
         finally:
             await self._supervisor.stop()
             if self._own_redis and self._own_redis.socket:
@@ -64,8 +61,10 @@ class System:
                 self._asked_to_stop = True
                 main.cancel()
 
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(signum, stop)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(signal.SIGHUP, stop)
 
     async def _start(self) -> WorkerInfo:
         self._progress.tell(f"logs are in {self._data.path / 'logs'}")
