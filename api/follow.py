@@ -56,7 +56,8 @@ class Follower:
                 yield _from_record(record)
                 return
             if record.terminal and last is not None and cursor >= last:
-                yield [(last, _end_of(record))]
+                end = await self._eventlog.read_one(record.id, last)
+                yield [(last, end if end["type"] == END else _end_of(record))]
                 return
         reader = self._hub.open(record.id, cursor)
         try:

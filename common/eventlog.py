@@ -62,7 +62,7 @@ class EventLog:
         if verdict == b"fenced":
             raise Fenced(f"{job_id}: attempt {attempt} is behind {id}")
         if verdict == b"ended":
-            raise AlreadyEnded(await self._read_one(job_id, id), id)
+            raise AlreadyEnded(await self.read_one(job_id, id), id)
         return id
 
     async def read_after(self, job_id: str, cursor: EventId = START, count: int = READ_COUNT) -> list[Entry]:
@@ -85,6 +85,11 @@ class EventLog:
             cursor = entries[-1][0]
         return whole
 
+    async def read_one(self, job_id: str, id: EventId) -> Event:
+        """The entry `id`, decoded. Raises IndexError when it is not there."""
+        raw = await self._client.xrange(self._keys.stream(job_id), str(id), str(id), 1)
+        return events.decode(raw[0][1][FIELD])
+
     async def last_id(self, job_id: str) -> EventId | None:
         """Id of the newest entry; None when there is no stream (not started, expired, or deleted)."""
         raw = await self._client.xrevrange(self._keys.stream(job_id), "+", "-", 1)
@@ -95,10 +100,6 @@ class EventLog:
 
     async def delete(self, job_id: str) -> None:
         await self._client.delete(self._keys.stream(job_id))
-
-    async def _read_one(self, job_id: str, id: EventId) -> Event:
-        raw = await self._client.xrange(self._keys.stream(job_id), str(id), str(id), 1)
-        return events.decode(raw[0][1][FIELD])
 
 
 def parse_entry(item: Any) -> Entry:
