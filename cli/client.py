@@ -1,6 +1,7 @@
 """The HTTP client behind `chat`, `submit`, `attach`, `cancel` and `status`."""
 
 import ipaddress
+import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -66,6 +67,10 @@ class Client:
             raise Failure(f"choose one of the models with --model: {', '.join(served)}")
         return str(served[0])
 
+    def job(self, job_id: str) -> dict[str, Any]:
+        job: dict[str, Any] = self.get(_job(job_id))
+        return job
+
     def submit(self, body: dict[str, Any]) -> str:
         return str(self.post("/v1/jobs", body)["id"])
 
@@ -88,7 +93,9 @@ class Client:
                         return
             except (httpx.TransportError, _Broken) as error:
                 problem = str(error) or type(error).__name__
-            broken_at = broken_at or time.monotonic()
+            if broken_at is None:
+                broken_at = time.monotonic()
+                print(f"\n[the stream broke: {problem}; trying again]", file=sys.stderr)
             if time.monotonic() - broken_at > GIVE_UP_SECONDS:
                 raise Failure(f"lost the stream of {job_id}: {problem}")
             time.sleep(pause)

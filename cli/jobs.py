@@ -54,7 +54,9 @@ def attach(
 
     Exit code 0: the answer is there (perhaps cut at its limit); 1: failed; 3: cancelled; 130: Ctrl-C, the job goes on.
     """
-    _show(Client(url, api_key), job_id, after)
+    client = Client(url, api_key)
+    client.job(job_id)  # a wrong id or URL is an error at once; only what has begun to stream is tried again
+    _show(client, job_id, after)
 
 
 def cancel(job_id: JobId, url: Url = DEFAULT_URL, api_key: ApiKey = "") -> None:

@@ -9,7 +9,6 @@ from cli import redis_server
 from cli.children import api_child, has_gpu, small_model, small_model_child, worker_child
 from cli.datadir import DataDir
 from cli.logfiles import last_line, rotate
-from cli.processes import Child
 from cli.progress import Progress
 from cli.ready import until_pods_serve, until_workers_beat
 from cli.supervisor import Supervisor
@@ -104,7 +103,7 @@ class System:
         await self._supervisor.start(*apis)
         async with self._progress.step(f"API on {', '.join(self._urls)}"):
             await self._supervisor.until(until_pods_serve(self._urls))
-        async with self._progress.step(f"{settings.engine} engine", lambda: _last_lines(workers)):
+        async with self._progress.step(f"{settings.engine} engine", lambda: last_line(workers[0].log)):
             pids = [child.pid for child in workers]
             worker = await self._supervisor.until(until_workers_beat(pids, settings))
             await self._supervisor.until(until_pods_serve(self._urls, worker.model))
@@ -118,20 +117,14 @@ class System:
 
     def _tell_ready(self, worker: WorkerInfo) -> None:
         url = self._urls[0]
+        needs_key = bool(self._settings.api_keys or self._settings.api_keys_file)
         print(f"ready {url} model={worker.model} engine={worker.engine}")
-        print(
-            _curl(url, worker.model, with_key=bool(self._settings.api_keys or self._settings.api_keys_file)), flush=True
-        )
+        print(_curl(url, worker.model, needs_key), flush=True)
 
 
-def _curl(url: str, model: str, *, with_key: bool) -> str:
+def _curl(url: str, model: str, needs_key: bool) -> str:
     """A command to try."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "What is a tailrace?"}]}
-    key = ' -H "Authorization: Bearer $TAILRACE_API_KEY"' if with_key else ""
+    key = ' -H "Authorization: Bearer $TAILRACE_API_KEY"' if needs_key else ""
     headers = f"-H 'Content-Type: application/json'{key}"
     return f"curl -N {url}/v1/chat/completions {headers} -d {shlex.quote(json.dumps(body))}"
-
-
-def _last_lines(children: list[Child]) -> str:
-    """What the first of the children does."""
-    return last_line(children[0].log)

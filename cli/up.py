@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,9 +47,10 @@ def up(
     """
     if engine == "auto":
         engine = "openai" if upstream_url else "vllm"
-    settings = Settings(engine=engine, model=model, upstream_url=upstream_url, host=host, port=port, data_dir=data_dir)
-    if redis_url:
-        settings = Settings(**{**settings.model_dump(exclude_unset=True), "redis_url": redis_url})
+    given: dict[str, Any] = {"redis_url": redis_url} if redis_url else {}
+    settings = Settings(
+        engine=engine, model=model, upstream_url=upstream_url, host=host, port=port, data_dir=data_dir, **given
+    )
     _check(settings, apis, own_redis=not redis_url)
     system = System(settings, DataDir.open(data_dir), apis, workers, own_redis=not redis_url)
     asyncio.run(system.run())

@@ -83,6 +83,7 @@ async def test_status_counts_per_model(system: Up, url: dict[str, str]) -> None:
         (["cancel", "a?b"], "No job with id 'a?b'."),
         (["submit", "hi", "--model", "nope"], "The model 'nope' does not exist."),
         (["status", "--url", "http://127.0.0.1:1"], "cannot reach http://127.0.0.1:1: [Errno 111] Connection refused"),
+        (["attach", "x", "--url", "http://127.0.0.1:1"], "cannot reach http://127.0.0.1:1"),
         (["status", "--url", "nonsense"], "not an HTTP URL: nonsense"),
     ],
 )
