@@ -28,7 +28,7 @@ def create_app(settings: Settings) -> FastAPI:
         yield
         await pod.stop()
 
-    app = FastAPI(title="Tailrace", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Tailrace", lifespan=lifespan, openapi_url=None)
     app.state.pod = pod
     for module in (openai, jobs, ws, ops):
         app.include_router(module.router)

@@ -60,7 +60,7 @@ class Body(BaseModel):
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
-    temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(strict=True, ge=0)] | None = None
     top_p: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(strict=True, ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(strict=True, ge=-2, le=2)] | None = None
@@ -118,8 +118,13 @@ def generation_body(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_chars(raw: dict[str, Any]) -> int:
-    """Characters of text in the prompt: a lower bound for the check against a model's context."""
-    return sum(_chars(part) for part in (raw.get("messages") or [raw.get("prompt")]))
+    """Characters of text in the (longest) prompt, to be checked against a model's context; 0 if it will be cut."""
+    if raw.get("truncate_prompt_tokens") is not None:
+        return 0
+    if "messages" in raw:
+        return _chars(raw["messages"])
+    prompt = raw.get("prompt")
+    return max((_chars(one) for one in prompt), default=0) if isinstance(prompt, list) else _chars(prompt)
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:

@@ -61,12 +61,13 @@ class Follower:
                 return
         reader = self._hub.open(record.id, cursor)
         try:
-            async for said in self._read(record, reader):
+            async for said in self._read(record, reader, cursor):
                 yield said
         finally:
             self._hub.close(reader)
 
-    async def _read(self, record: JobRecord, reader: Reader) -> AsyncGenerator[Said]:
+    async def _read(self, record: JobRecord, reader: Reader, cursor: EventId) -> AsyncGenerator[Said]:
+        untouched = cursor.seq == 0
         while True:
             try:
                 entries = await reader.next()
@@ -77,28 +78,32 @@ class Follower:
                     code="stream_trimmed",
                 ) from gap
             except StreamOver:
-                yield await self._lost_end(record)
+                yield await self._lost_end(record, whole=untouched)
                 return
             if not entries:
                 yield [(None, {"type": "status", "status": "queued", "reason": "worker_lost"})]
                 continue
+            untouched = False
             said: Said = [(id, events.decode(data)) for id, data in entries]
             yield said
             if said[-1][1]["type"] == END:
                 return
 
-    async def _lost_end(self, record: JobRecord) -> Said:
-        """The record is terminal but the log has no end: say it from the record (resumable-stream#47)."""
+    async def _lost_end(self, record: JobRecord, *, whole: bool) -> Said:
+        """The record is terminal but the log has no end: say it from the record (resumable-stream#47).
+
+        `whole`: with the text, because the stream expired before the reader had anything of it.
+        """
         now = await self._jobs.get(record.id)
         if now is None:
             raise NotFound("The job is gone.", code="job_not_found")
         log.warning("job %s: its log has no end, told from the record", record.id)
-        return [(None, _end_of(now))]
+        return _from_record(now) if whole else [(None, _end_of(now))]
 
 
 def _from_record(record: JobRecord) -> Said:
     """The whole text in one event and the end, for a stream that has expired."""
-    whole: Said = [(None, delta) for delta in as_deltas(record.result or {})]
+    whole: Said = [(None, delta) for delta in as_deltas(record.result or {}, record.kind)]
     return [*whole, (None, _end_of(record))]
 
 

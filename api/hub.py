@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from common.connections import Client, blocking_client, is_outage
 from common.errors import Unavailable
-from common.eventlog import Entry, EventLog, Gap, check_contiguous, parse_entry
+from common.eventlog import Entry, EventLog, Gap, parse_entry
 from common.events import EventId
 from common.jobs import JobStore
 from common.keys import Keys
@@ -66,17 +66,16 @@ class Topic:
     _waiters: list["asyncio.Future[None]"] = field(default_factory=list)
 
     def extend(self, entries: list[Entry]) -> None:
-        try:
-            check_contiguous(self.tail, entries[0][0])
-        except Gap as gap:
-            self.failure = gap
-        else:
-            self.ring += entries
-            self.ring_bytes += sum(len(data) for _, data in entries)
-            self.tail = entries[-1][0]
-            self.moved_at = time.monotonic()
-            self.waiting_again = 0
-            self._trim()
+        if entries[0][0].seq != self.tail.seq + 1:
+            # Trimmed or lost entries. The ring starts anew after them, so that readers before the gap go to Redis and
+            # are told there, and readers behind it never notice.
+            self.ring, self.ring_bytes = [], 0
+        self.ring += entries
+        self.ring_bytes += sum(len(data) for _, data in entries)
+        self.tail = entries[-1][0]
+        self.moved_at = time.monotonic()
+        self.waiting_again = 0
+        self._trim()
         self.wake()
 
     def after(self, cursor: EventId) -> list[Entry] | None:
@@ -191,12 +190,12 @@ class Shard:
         Unblocking may come between "set of topics taken" and "blocked in Redis" and then does nothing, so it is
         repeated until the versions agree.
         """
-        while self._sent != self._wanted:
-            if self._client_id is not None:
-                try:
-                    await self._commands.client_unblock(self._client_id)
-                except (RedisError, OSError):
-                    return  # the read fails too, and its next one knows all topics
+        # Without a connection no read is under way, and the next one knows all topics.
+        while self._sent != self._wanted and self._client_id is not None:
+            try:
+                await self._commands.client_unblock(self._client_id)
+            except (RedisError, OSError):
+                return  # the read fails, too
             await asyncio.sleep(0.001)
 
 

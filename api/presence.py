@@ -7,7 +7,6 @@ Only jobs with `on_disconnect=cancel` are tracked.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 
 from redis.exceptions import RedisError
@@ -70,9 +69,7 @@ class Presence:
 
     async def _left(self, record: JobRecord, ended: bool) -> None:
         try:
-            others = await scripts.detach(
-                self._client, [self._keys.attached(record.id)], [self._ender.caller, _now_ms()]
-            )
+            others = await scripts.detach(self._client, [self._keys.attached(record.id)], [self._ender.caller])
             if ended or others:
                 return
             if record.options.grace_seconds > 0:
@@ -83,18 +80,15 @@ class Presence:
         except (RedisError, OSError) as error:
             # The worker sees by itself that nobody is attached any more.
             log.warning("job %s: reader left, but Redis is away: %s", record.id, error)
+        except Exception:
+            log.exception("job %s: reader left, and its job could not be cancelled", record.id)
 
     async def _refresh(self, job_ids: list[str]) -> None:
         if not job_ids:
             return
-        ttl_ms = int(self._ttl * 1000)
         try:
-            async with self._client.pipeline(transaction=False) as pipe:
-                for job_id in job_ids:
-                    key = self._keys.attached(job_id)
-                    pipe.zadd(key, {self._ender.caller: _now_ms() + ttl_ms})
-                    pipe.pexpire(key, ttl_ms)
-                await pipe.execute()
+            keys = [self._keys.attached(job_id) for job_id in job_ids]
+            await scripts.attach(self._client, keys, [self._ender.caller, int(self._ttl * 1000)])
         except (RedisError, OSError) as error:
             log.warning("presence: cannot refresh %d jobs: %s", len(job_ids), error)
 
@@ -106,7 +100,3 @@ async def cancel(jobs: JobStore, ender: Ender, job_id: str, reason: str, *, forg
     if found.outcome == "claimed" and found.attempt is not None:
         await ender.end(ToEnd(job_id, found.attempt, reason))
     return found.state or found.outcome
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -7,6 +7,7 @@ to end them (datasette#2890). So the signal is taken here: not ready, refuse new
 
 import asyncio
 import logging
+import os
 import signal
 from contextlib import suppress
 from types import FrameType
@@ -33,8 +34,9 @@ class PodServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: stop now."""
         if self._pod.draining:
-            self.should_exit = self.force_exit = True
-            return
+            log.warning("pod %s: second signal, stops now", self._pod.id)
+            # Nothing to clean up: all state is in Redis, and clients resume by their cursors.
+            os._exit(128 + sig)
         self._pod.draining = True
         log.info("pod %s: %s, %d streams open", self._pod.id, signal.Signals(sig).name, self._pod.open_streams)
         # A signal handler runs between two bytecodes; the loop must be woken to notice the new task.

@@ -67,9 +67,10 @@ class Attachment:
         self._open = False
 
     async def open(self) -> None:
-        await self._pod.presence.attach(self.record)
-        self._pod.stream_opened()
+        # First of all, so that `close` undoes it even when the attaching itself is cut short.
         self._open = True
+        self._pod.stream_opened()
+        await self._pod.presence.attach(self.record)
 
     async def close(self) -> None:
         """Leave the job; what this means for it is up to its `on_disconnect`."""
@@ -107,7 +108,9 @@ async def sse_frames(batches: AsyncIterator[Said], view: View, skip: int = 0) ->
             parts: list[bytes] = []
             for id, event in said:
                 frames = view.frames(event)
-                parts += [_sse(id, n, len(frames), frame) for n, frame in enumerate(frames) if n >= skip]
+                # A cursor of another view may count more frames than this one has; the last one is always told.
+                first = min(skip, len(frames) - 1)
+                parts += [_sse(id, n, len(frames), frame) for n, frame in enumerate(frames) if n >= first]
                 skip = 0
             if parts:
                 yield b"".join(parts)

@@ -92,6 +92,7 @@ class Aggregate:
         return not self._choices
 
 
-def as_deltas(result: dict[str, Any]) -> list[Event]:
+def as_deltas(result: dict[str, Any], kind: str) -> list[Event]:
     """The deltas that say a kept result in one event per choice: for readers whose stream has expired."""
-    return [{"type": DELTA, "role": "assistant", **choice} for choice in result.get("choices", ())]
+    role = {"role": "assistant"} if kind == "chat" else {}
+    return [{"type": DELTA, **role, **choice} for choice in result.get("choices", ())]

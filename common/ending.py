@@ -11,7 +11,7 @@ from typing import Any
 
 from common import errors, events
 from common.aggregate import Aggregate
-from common.eventlog import AlreadyEnded, EventLog, Fenced
+from common.eventlog import AlreadyEnded, EventLog, Fenced, Gap
 from common.events import Event
 from common.jobs import JobStore, ToEnd
 from common.records import result_fields
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 ENDINGS: dict[str, errors.TailraceError] = {
     "worker_lost": errors.Unavailable("The job's workers were lost too often; it was given up.", code="worker_lost"),
+    "log_lost": errors.ServerFault("A part of the answer was lost, it cannot be continued.", code="log_lost"),
     "queue_timeout": errors.TimedOut("The job waited in the queue for too long.", code="queue_timeout"),
     "deadline_exceeded": errors.TimedOut("The job's deadline passed.", code="deadline_exceeded"),
     "first_token_timeout": errors.TimedOut("The first token did not come in time.", code="first_token_timeout"),
@@ -57,15 +58,26 @@ class Ender:
 
     async def finish_from_log(self, job_id: str, attempt: int) -> None:
         """Finish the record of a job whose log has ended, with the result that the log holds."""
+        await self.eventlog.expire(job_id, self.settings.stream_ttl_ms)
         record = await self.jobs.get(job_id)
         if record is None:
             return
-        whole = Aggregate()
-        for _, event in await self.eventlog.read_all(job_id):
-            whole.add(event)
+        whole = await self._read(job_id)
         assert whole.end is not None
-        await self.eventlog.expire(job_id, self.settings.stream_ttl_ms)
         status = whole.end["status"]
         fields = result_fields(whole.result(), whole.end)
         await self.jobs.finish(job_id, record.model, self.caller, attempt, status, fields)
         log.info("job %s: ended %s by %s", job_id, status, self.caller)
+
+    async def _read(self, job_id: str) -> Aggregate:
+        whole = Aggregate()
+        try:
+            for _, event in await self.eventlog.read_all(job_id):
+                whole.add(event)
+        except Gap:
+            # Trimmed below the operator's bound, or lost by Redis: what is left is not the answer, but it ends.
+            log.error("job %s: its log has a gap, its result is lost", job_id)
+            whole = Aggregate()
+            if last := await self.eventlog.last_id(job_id):
+                whole.add(await self.eventlog.read_one(job_id, last))
+        return whole

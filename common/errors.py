@@ -1,15 +1,15 @@
 """Every error a client can see, as one tree.
 
-    TailraceError                 status  code
-    ├── BadRequest                400     invalid_request (or a narrower code)
+    TailraceError                 status  code (the first is the default; the rest are listed in docs/http.md)
+    ├── BadRequest                400     invalid_request, invalid_json, invalid_cursor, ...
     ├── Unauthorized              401     invalid_api_key
     ├── NotFound                  404     not_found, model_not_found, job_not_found
-    ├── Conflict                  409     conflict, idempotency_key_reused, not_continuable
+    ├── Conflict                  409     conflict, job_cancelled, stream_trimmed, stream_expired, ...
     ├── TooLarge                  413     body_too_large
-    ├── TooManyRequests           429     queue_full
-    ├── ServerFault               500     internal_error
-    ├── Unavailable               503     redis_unavailable, no_worker, shutting_down
-    └── TimedOut                  504     queue_timeout, deadline_exceeded, ...
+    ├── TooManyRequests           429     queue_full, too_many_generations
+    ├── ServerFault               500     internal_error, engine_error, log_lost
+    ├── Unavailable               503     redis_unavailable, no_worker, shutting_down, worker_lost
+    └── TimedOut                  504     deadline_exceeded, queue_timeout, first_token_timeout, stall_timeout
 
 The wire form is OpenAI's error object. Errors that end a job travel inside its `end` event as the same
 object plus `status`, so that whoever reads the log can answer with the right HTTP status.

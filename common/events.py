@@ -86,6 +86,12 @@ def decode(data: bytes) -> Event:
     return event
 
 
+def token_count(event: Event) -> int:
+    """Tokens behind a delta; one with text of an engine that does not tell counts as one."""
+    spoken = event.get("content") or event.get("reasoning") or event.get("tool_calls")
+    return len(event.get("token_ids") or ()) or (1 if spoken else 0)
+
+
 _CONCATENATED_LOGPROBS = ("content", "refusal", "tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 

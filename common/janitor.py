@@ -42,4 +42,11 @@ class Janitor:
                 log.warning("janitor: %d jobs of model %s lost their worker and wait again", requeued, model)
             to_end += overdue
         for job in to_end:
+            await self._end(job)
+
+    async def _end(self, job: ToEnd) -> None:
+        # One by one: a job that cannot be ended now comes back when its lease is over, and holds up no other.
+        try:
             await self._ender.end(job)
+        except Exception as error:
+            log.warning("job %s: could not be ended (%s): %s", job.id, job.why, error)

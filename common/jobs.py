@@ -91,7 +91,6 @@ class JobStore:
                 _ms(options.deadline_seconds, settings.total_timeout_seconds),
                 _arq_payload(request.id),
                 fingerprint if idempotency_key else "",
-                settings.result_ttl_ms,
                 self.keys.job_prefix,
                 *request_fields(request),
             ],
@@ -150,7 +149,7 @@ class JobStore:
         settings = self._settings
         requeued, to_end = await scripts.requeue_expired(
             self._client,
-            self._queue_keys(model),
+            [*self._queue_keys(model), self.keys.swept(model)],
             [
                 caller,
                 settings.lease_ms,
@@ -175,6 +174,7 @@ class JobStore:
                 self.keys.job_prefix,
                 self.keys.queue_prefix,
                 self.keys.running_prefix,
+                self.keys.cancel_prefix,
             ],
         )
         return [_parse_to_end(item) for item in reply]

@@ -51,6 +51,9 @@ class Keys:
     def wake(self, model: str) -> str:
         return f"{self.namespace}:wake:{model}"
 
+    def swept(self, model: str) -> str:
+        return f"{self.namespace}:swept:{model}"
+
     def job(self, job_id: str) -> str:
         return self.job_prefix + job_id
 

@@ -137,9 +137,8 @@ class Settings(BaseSettings):
     cancel_poll_ms: float = Field(
         50.0, gt=0, description="How often the cancel keys of all running jobs are read, in one MGET."
     )
-    worker_metrics_port: int = Field(
-        0, ge=0, le=65535, description="Port on loopback for a worker's Prometheus metrics; 0: none."
-    )
+    worker_metrics_host: str = Field("127.0.0.1", description="Address of a worker's Prometheus metrics.")
+    worker_metrics_port: int = Field(0, ge=0, le=65535, description="Port of a worker's Prometheus metrics; 0: none.")
 
     # Simulated engine
     sim_ttft_ms: float = Field(50.0, ge=0, description="Simulated engine: time to first token.")

@@ -1,8 +1,9 @@
 """Fixtures: one private Redis for the whole run, and a running system on the simulated engine."""
 
+import gc
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,21 @@ from tests.support.processes import RedisServer, Stack
 # A developer's own settings must not change what is tested.
 for _name in [name for name in os.environ if name.startswith("TAILRACE_")]:
     del os.environ[_name]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a failure without garbage collection.
+
+    Reporting parses the source. If meanwhile the collector finalizes something that warns, and that warning's
+    traceback parses source as well, CPython 3.11 raises "AST constructor recursion depth mismatch" instead.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
 
 MakeStack = Callable[..., Stack]
 

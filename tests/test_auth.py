@@ -76,7 +76,7 @@ async def test_websocket_keys(locked: Stack) -> None:
         {"additional_headers": of("alice")},
         {"subprotocols": ["tailrace", f"tailrace-api-key.{KEYS['alice']}"]},
     ):
-        async with connect(url, **options) as ws:  # type: ignore[arg-type]
+        async with connect(url, **options) as ws:
             await ws.send(json.dumps({"type": "generate", **chat("hi", 1)}))
             assert json.loads(await ws.recv())["type"] == "status"
 

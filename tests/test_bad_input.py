@@ -35,7 +35,7 @@ CASES: list[tuple[str, Any, int, str, str | None]] = [
     ("chat/completions", bad(max_tokens=True), 400, "invalid_request", "max_tokens"),
     ("chat/completions", bad(n=0), 400, "invalid_request", "n"),
     ("chat/completions", bad(temperature="hot"), 400, "invalid_request", "temperature"),
-    ("chat/completions", bad(temperature=3), 400, "invalid_request", "temperature"),
+    ("chat/completions", bad(temperature=-1), 400, "invalid_request", "temperature"),
     ("chat/completions", bad(stream="yes"), 400, "invalid_request", "stream"),
     ("chat/completions", bad(stop=5), 400, "invalid_request", "stop"),
     ("chat/completions", bad(tailrace={"on_disconnect": "maybe"}), 400, "invalid_request", "tailrace.on_disconnect"),
@@ -73,7 +73,7 @@ async def test_a_malformed_cursor(client: Client, cursor: str, where: str) -> No
     if where == "query":
         response = await client.get(url, params={"after": cursor})
     else:
-        response = await client.get(url, headers={"Last-Event-ID": cursor.encode()})
+        response = await client.get(url, headers=[(b"Last-Event-ID", cursor.encode())])
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["code"] == "invalid_cursor"

@@ -43,8 +43,7 @@ class System:
             record = await self.clients[1].job(job_id)
             return record if record["status"] == "cancelled" else None
 
-        record = await until(terminal, "the job is cancelled")
-        assert record is not None
+        record: dict[str, Any] = await until(terminal, "the job is cancelled")
         return record
 
 
@@ -252,7 +251,7 @@ async def test_a_cancel_survives_cut_connections(system: System, redis: Redis) -
         await here.read(job_id, stop_after=1)
     answers = await asyncio.gather(
         *(there.post(f"/v1/jobs/{job_id}/cancel") for job_id in ids),
-        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
+        redis.client_kill_filter(_type="normal", skipme=True),
     )
     for job_id, answer in zip(ids, answers, strict=False):
         if answer.status_code != 200:  # the pod could not tell; then the client asks again, as it would

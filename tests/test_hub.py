@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -35,7 +36,7 @@ class Rig:
     async def write(self, job_id: str, first: int, last: int, attempt: int = 1) -> None:
         async with self.redis.pipeline(transaction=False) as pipe:
             for seq in range(first, last + 1):
-                entry = {"e": events.encode(events.delta(content=f"{seq} "))}
+                entry: dict[Any, Any] = {"e": events.encode(events.delta(content=f"{seq} "))}
                 pipe.xadd(self.keys.stream(job_id), entry, id=f"{attempt}-{seq}")
             await pipe.execute()
 
@@ -126,8 +127,10 @@ async def test_a_gap_is_an_error(rig: Rig) -> None:
     await rig.write(job_id, 1, 3)
     assert await read_until(reader, 3) == [1, 2, 3]
     await rig.write(job_id, 5, 6)
+    behind = rig.hub.open(job_id, EventId(1, 5))
     with pytest.raises(Gap):
         await reader.next()
+    assert await read_until(behind, 6) == [6], "who is behind the gap does not notice"
 
 
 async def test_a_reader_that_was_trimmed_away_is_told(rig: Rig) -> None:
@@ -174,7 +177,7 @@ async def test_cut_connections_lose_nothing(rig: Rig) -> None:
         for job_id in ids:
             await rig.write(job_id, seq, seq)
         if seq % 20 == 0:
-            await rig.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await rig.redis.client_kill_filter(_type="normal", skipme=True)
     for seqs in await asyncio.gather(*reading):
         assert seqs == list(range(1, 61))
 

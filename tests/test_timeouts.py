@@ -41,8 +41,13 @@ async def test_a_timeout(
         assert heard.end
         assert heard.end["status"] == "failed"
         assert heard.end["error"]["code"] == code
-        record = await client.job(job_id)
-        assert record["status"] == "failed"
+
+        async def failed() -> dict[str, Any] | None:
+            record = await client.job(job_id)
+            return record if record["status"] == "failed" else None
+
+        record = await until(failed, "the record follows the end event")
+        assert record
         assert record["error"]["type"] == "timeout_error"
         if code != "stall_timeout":
             # Answered before anything was streamed: a real HTTP status. With a token out, it is an error frame.

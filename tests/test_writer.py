@@ -48,7 +48,7 @@ class Faulty:
                 raise ConnectionError("the reply was lost")
             return replies
 
-        pipe.execute = faulty
+        pipe.execute = faulty  # type: ignore[method-assign]
         return pipe
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.metadata
 import logging
+import math
 import os
 import secrets
 import signal
@@ -94,7 +95,7 @@ class WorkerProcess:
             max_jobs=self.engine.capacity,
             job_timeout=NO_TIMEOUT_SECONDS,
             keep_result=0,
-            job_completion_wait=max(1, int(self.settings.drain_seconds)),
+            job_completion_wait=max(1, math.ceil(self.settings.drain_seconds)),
             health_check_interval=30,
             job_serializer=msgpack.packb,
             job_deserializer=msgpack.unpackb,
@@ -110,7 +111,7 @@ class WorkerProcess:
     async def _on_startup(self, _: dict[Any, Any]) -> None:
         register_worker(self)
         if self.settings.worker_metrics_port:
-            start_http_server(self.settings.worker_metrics_port, addr="127.0.0.1")
+            start_http_server(self.settings.worker_metrics_port, addr=self.settings.worker_metrics_host)
         self._spawn("writer", self.writer.run())
         self._spawn("watch", self.watch.run())
         self._spawn("janitor", Janitor(self.jobs, self.fleet, self.ender).run())

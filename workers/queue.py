@@ -42,7 +42,7 @@ class QueueWorker(Worker):
         model: str,
         worker_id: str,
         lease_seconds: float,
-        running: dict[str, RunningJob],
+        running: set[RunningJob],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -129,7 +129,7 @@ class QueueWorker(Worker):
             await self._surviving(self._renew)
 
     async def _renew(self) -> None:
-        jobs = list(self._running.values())
+        jobs = list(self._running)
         if not jobs:
             return
         leases = [(job.id, job.attempt, job.first_token_at) for job in jobs]
@@ -142,6 +142,9 @@ class QueueWorker(Worker):
         try:
             await step()
         except (RedisError, OSError) as error:
+            # A cancellation that hits redis-py while it connects comes out as a TimeoutError.
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise asyncio.CancelledError from error
             log.warning("queue: %s failed, Redis is away: %s", step.__name__, error)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from common import ending, events
 from common.connections import is_outage
 from common.errors import BadRequest, ServerFault
-from common.eventlog import AlreadyEnded, EventLog, Fenced
+from common.eventlog import AlreadyEnded, EventLog, Fenced, Gap
 from common.events import DELTA, START, Event
 from common.jobs import Claim, JobStore, ToEnd
 from common.records import result_fields
@@ -22,7 +22,7 @@ from common.settings import Settings
 from workers.engines.base import Engine, EngineDied, EngineFailed, EngineRefused, GenerationRequest, Resume
 from workers.running import LOST, RunningJob
 from workers.watch import Watch
-from workers.writer import JobLog, StreamWriter
+from workers.writer import StreamWriter
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ class Runner:
         ender: ending.Ender,
         settings: Settings,
     ) -> None:
-        self.running: dict[str, RunningJob] = {}
+        # By object: a lost job that this worker claims again runs beside its earlier attempt for a moment.
+        self.running: set[RunningJob] = set()
         self.engine_died = asyncio.Event()
         self._engine = engine
         self._jobs = jobs
@@ -56,7 +57,7 @@ class Runner:
     async def run(self, claim: Claim) -> None:
         """Returns when the job is off this worker's hands. Raises CancelledError, after handing the job back."""
         job = RunningJob(claim, self._settings)
-        self.running[job.id] = job
+        self.running.add(job)
         try:
             if claim.cancel_reason:
                 await self._ender.end(ToEnd(job.id, job.attempt, claim.cancel_reason))
@@ -70,37 +71,45 @@ class Runner:
             await self._hand_over(job)
             raise
         finally:
-            del self.running[job.id]
+            self.running.discard(job)
 
     async def _run(self, job: RunningJob) -> None:
         request = _generation_request(job)
-        job.log, resume = await self._open_log(job, request)
-        self._watch.jobs[job.id] = job
+        try:
+            resume = await self._open_log(job, request)
+        except Gap as gap:
+            log.error("job %s: attempt %d cannot continue: %s", job.id, job.attempt, gap)
+            await self._end(job, ending.ending("log_lost"))
+            return
+        self._watch.jobs.add(job)
         try:
             end = await self._generate(job, request, resume)
         except EngineDied as error:
             await self._give_back(job, error)
             return
         finally:
-            del self._watch.jobs[job.id]
+            self._watch.jobs.discard(job)
         if job.stopped == LOST:
             log.warning("job %s: attempt %d stops, its lease was lost", job.id, job.attempt)
         else:
             await self._end(job, end)
 
-    async def _open_log(self, job: RunningJob, request: GenerationRequest) -> tuple[JobLog, Resume | None]:
-        """Announce the attempt in the log; then, and only then, read what earlier attempts left."""
+    async def _open_log(self, job: RunningJob, request: GenerationRequest) -> Resume | None:
+        """Announce the attempt in the log; then, and only then, read what earlier attempts left.
+
+        Raises Fenced, AlreadyEnded, or Gap when a part of the log is lost (the log is open all the same).
+        """
         first = events.started(job.attempt, self._worker)
         if job.attempt == 1:
-            job_log = self._writer.open(job.id, START._replace(attempt=1), self._most_tokens(request))
-            job_log.append(first)
-            return job_log, None
+            job.log = self._writer.open(job.id, START._replace(attempt=1), self._most_tokens(request))
+            job.log.append(first)
+            return None
         last = await self._eventlog.append_attempt(job.id, job.attempt, first)
+        job.log = self._writer.open(job.id, last, self._most_tokens(request))
         for _, event in await self._eventlog.read_all(job.id):
             job.heard(event)
         log.info("job %s: attempt %d continues at %s", job.id, job.attempt, last)
-        job_log = self._writer.open(job.id, last, self._most_tokens(request))
-        return job_log, _resume(job)
+        return _resume(job)
 
     def _most_tokens(self, request: GenerationRequest) -> int | None:
         body = request.body
@@ -140,7 +149,9 @@ class Runner:
         assert job.log is not None
         job.log.append(end)
         await job.log.drained()
-        fields = result_fields(job.whole.result(), end, job.first_token_at)
+        # The usage of the end: it counts what was said, also when the engine could not say it any more.
+        result = {**job.whole.result(), "usage": end.get("usage")}
+        fields = result_fields(result, end, job.first_token_at)
         while True:
             try:
                 held = await self._jobs.finish(
@@ -163,12 +174,14 @@ class Runner:
 
     async def _hand_over(self, job: RunningJob) -> None:
         """A shutdown cut the job short: what was said goes into the log, the job to the front of the queue."""
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            async with asyncio.timeout(HANDOVER_SECONDS):
-                if job.log:
+        if job.log:
+            with contextlib.suppress(Fenced, TimeoutError, RedisError):
+                async with asyncio.timeout(HANDOVER_SECONDS):
                     await job.log.drained()
-                await self._release(job)
-                log.info("job %s: attempt %d handed over", job.id, job.attempt)
+        with contextlib.suppress(TimeoutError, RedisError, OSError):
+            async with asyncio.timeout(HANDOVER_SECONDS):
+                outcome = await self._release(job)
+                log.info("job %s: attempt %d handed over (%s)", job.id, job.attempt, outcome)
 
     async def _release(self, job: RunningJob, *, loss: bool = False) -> str:
         return await self._jobs.release(job.id, job.record.model, self._worker, job.attempt, loss=loss)

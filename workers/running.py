@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from common.aggregate import Aggregate
-from common.events import DELTA, Event
+from common.events import DELTA, Event, token_count
 from common.jobs import Claim
 from common.records import JobRecord
 from common.settings import Settings
@@ -22,12 +22,14 @@ class RunningJob:
         self.attempt = claim.attempt
         self.whole = Aggregate()
         self.log: JobLog | None = None
-        self.first_token_at: float | None = None
+        self.first_token_at = self.record.first_token_at
+        self.done = False
         self.stopped: str | None = None
         self.reader_seen_at = time.monotonic()
         self._pump: asyncio.Task[None] | None = None
         self._claimed_at = self._moved_at = time.monotonic()
         self.token_ids: list[int] = []
+        self._spoke = False
         self._tokens = 0
         options = self.record.options
         self._ttft_timeout = _choose(options.ttft_timeout_seconds, settings.ttft_timeout_seconds)
@@ -50,6 +52,7 @@ class RunningJob:
         self._pump = work
         try:
             await work
+            self.done = True
         except asyncio.CancelledError:
             # Ours (stop) ends here; somebody else's (shutdown) goes on up, after the work has let go of the engine.
             if self.stopped is None or (task := asyncio.current_task()) is None or task.cancelling():
@@ -68,7 +71,8 @@ class RunningJob:
         self.whole.add(event)
         if event["type"] == DELTA:
             self._moved_at = time.monotonic()
-            self._tokens += len(event.get("token_ids") or ()) or 1
+            self._spoke = True
+            self._tokens += token_count(event)
             if self.first_token_at is None:
                 self.first_token_at = time.time()
 
@@ -77,20 +81,20 @@ class RunningJob:
         self.whole.add(event)
         if event["type"] == DELTA:
             self.token_ids += event.get("token_ids") or ()
-            self._tokens += len(event.get("token_ids") or ()) or 1
+            self._tokens += token_count(event)
 
     def overdue(self, now: float) -> str | None:
         deadline = self.record.deadline_at
         if deadline and time.time() > deadline:
             return "deadline_exceeded"
-        if self.first_token_at is None:
+        if not self._spoke:
             return "first_token_timeout" if 0 < self._ttft_timeout < now - self._claimed_at else None
         return "stall_timeout" if 0 < self._stall_timeout < now - self._moved_at else None
 
     def usage(self) -> Event | None:
         """The engine's usage; for an answer cut short, its prompt's size and the tokens counted here."""
         usage = self.whole.usage
-        if usage is None or self.stopped is None:
+        if usage is None or self.done:
             return usage
         prompt = usage["prompt_tokens"]
         return {**usage, "completion_tokens": self._tokens, "total_tokens": prompt + self._tokens}

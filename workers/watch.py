@@ -48,7 +48,7 @@ class Stoppable(Protocol):
 
 class Watch:
     def __init__(self, control: Client, stream: Client, keys: Keys, settings: Settings) -> None:
-        self.jobs: dict[str, Stoppable] = {}
+        self.jobs: set[Stoppable] = set()
         self.last_poll = time.time()
         self.failures = 0
         self._control = control
@@ -79,19 +79,19 @@ class Watch:
 
     def _check_timeouts(self) -> None:
         now = time.monotonic()
-        for job in list(self.jobs.values()):
+        for job in list(self.jobs):
             if code := job.overdue(now):
                 job.stop(code)
 
     async def _check_cancels(self) -> None:
-        jobs = list(self.jobs.values())
+        jobs = list(self.jobs)
         reasons = await self._control.mget([self._keys.cancel(job.id) for job in jobs])
         for job, reason in zip(jobs, reasons, strict=True):
             if reason is not None:
                 job.stop(reason.decode())
 
     async def _check_presence(self) -> None:
-        jobs = [job for job in self.jobs.values() if job.needs_reader]
+        jobs = [job for job in self.jobs if job.needs_reader]
         if not jobs:
             return
         async with self._stream.pipeline(transaction=False) as pipe:

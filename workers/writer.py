@@ -56,7 +56,7 @@ class _Pending:
     def __init__(self, event: Event) -> None:
         # A copy, because later deltas are merged into it and the caller keeps the original.
         self.event = {key: list(value) if isinstance(value, list) else value for key, value in event.items()}
-        self.tokens = _tokens(event)
+        self.tokens = events.token_count(event)
         self.size = _size(event)
 
     def merge(self, event: Event) -> bool:
@@ -64,7 +64,7 @@ class _Pending:
         if event["type"] != DELTA or not events.mergeable(self.event, event):
             return False
         events.merge_delta(self.event, event)
-        self.tokens += _tokens(event)
+        self.tokens += events.token_count(event)
         self.size += _size(event)
         return True
 
@@ -81,6 +81,7 @@ class JobLog:
         self.flushing: bytes | None = None
         self.failure: Exception | None = None
         self.ended = False
+        self._hurry = False
         self._writer = writer
         self._budget = budget
         self._pending: list[_Pending] = []
@@ -106,9 +107,12 @@ class JobLog:
             raise self.failure
 
     async def drained(self) -> None:
-        """Wait until everything appended is in Redis. Raises as `append` does."""
+        """Wait until everything appended is in Redis, however small its entries. Raises as `append` does."""
+        self._hurry = True
+        self._writer.wake(self)
         while (self._pending or self.flushing) and not self.failure:
             await self._wait()
+        self._hurry = False
         if self.failure:
             raise self.failure
 
@@ -120,7 +124,7 @@ class JobLog:
             return True
         if not self._pending or self.failure:
             return False
-        if self.ended or self._held() > self._writer.pending_bytes_per_job:
+        if self.ended or self._hurry or self._held() > self._writer.pending_bytes_per_job:
             return True
         tokens = sum(p.tokens for p in self._pending)
         return tokens >= self._budget.least_tokens(self.seq, self.tokens) * len(self._pending)
@@ -248,11 +252,6 @@ class StreamWriter:
                 job_log.acknowledged()
             else:
                 job_log.fail(Fenced(f"{job_log.job_id}: attempt {job_log.attempt} is fenced by {last}"))
-
-
-def _tokens(event: Event) -> int:
-    """Tokens behind a delta; a delta of an engine that does not tell counts as one."""
-    return len(event.get("token_ids") or ()) or 1
 
 
 def _size(event: Event) -> int:

@@ -20,6 +20,7 @@ from common.connections import translated
 from common.errors import BadRequest, TailraceError, TooManyRequests
 from common.events import DELTA, END, STARTED, Event, EventId
 from common.records import JobRecord
+from common.tasks import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ async def websocket(socket: WebSocket) -> None:
         pod.accept_work()
         owner = pod.keyring.owner(socket)
     except TailraceError as error:
-        await socket.send_bytes(to_json({"type": "error", "error": error.to_dict()}))
+        await socket.send_text(to_json({"type": "error", "error": error.to_dict()}).decode())
         await socket.close(GOING_AWAY if pod.draining else UNAUTHORIZED)
         return
     await Session(pod, socket, owner).run()
@@ -56,6 +57,7 @@ class Session:
         self._owner = owner
         self._sending = asyncio.Lock()
         self._following: dict[str, asyncio.Task[None]] = {}
+        self._attachments: set[Attachment] = set()
 
     async def run(self) -> None:
         """Serve messages until the client leaves or the pod closes."""
@@ -65,9 +67,10 @@ class Session:
         except WebSocketDisconnect:
             pass
         finally:
-            for task in self._following.values():
-                task.cancel()
-            await asyncio.gather(*self._following.values(), return_exceptions=True)
+            await cancel_all(list(self._following.values()))
+            # Not left to the tasks: one that was cancelled before its first step never runs its cleanup.
+            for attachment in list(self._attachments):
+                await attachment.close()
 
     async def _receive(self) -> str:
         message = await self._socket.receive()
@@ -99,7 +102,7 @@ class Session:
     async def _generate(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
         accepted = await submit(self._pod, "ws", message, self._owner, on_disconnect="cancel")
-        self._follow(accepted.record, FROM_START, ref)
+        await self._follow(accepted.record, FROM_START, ref)
 
     async def _attach(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
@@ -107,7 +110,7 @@ class Session:
         cursor = parse_cursor(message.get("after") and str(message["after"]), "after")
         with translated():
             await self._pod.follower.check(record, cursor.id)
-        self._follow(record, cursor, ref)
+        await self._follow(record, cursor, ref)
 
     async def _stop(self, message: dict[str, Any]) -> None:
         """Cancel one job, wherever it was started, or everything that this socket follows."""
@@ -123,19 +126,21 @@ class Session:
                 f"At most {GENERATIONS_PER_SOCKET} generations per socket.", code="too_many_generations", retry_after=1
             )
 
-    def _follow(self, record: JobRecord, cursor: Cursor, ref: Any) -> None:
+    async def _follow(self, record: JobRecord, cursor: Cursor, ref: Any) -> None:
         if record.id in self._following:
             raise BadRequest("This socket follows that job already.", code="already_attached", param="id")
-        task = asyncio.create_task(self._tell(record, cursor, ref), name=f"ws {record.id}")
+        attachment = Attachment(self._pod, record, cursor)
+        self._attachments.add(attachment)
+        await attachment.open()
+        task = asyncio.create_task(self._tell(attachment, ref), name=f"ws {record.id}")
         self._following[record.id] = task
         task.add_done_callback(lambda _: self._following.pop(record.id, None))
 
-    async def _tell(self, record: JobRecord, cursor: Cursor, ref: Any) -> None:
+    async def _tell(self, attachment: Attachment, ref: Any) -> None:
         """Follow one job to its end and send what it says."""
-        attachment = Attachment(self._pod, record, cursor)
+        record = attachment.record
         about = {"id": record.id} if ref is None else {"id": record.id, "ref": ref}
         try:
-            await attachment.open()
             await self._send({"type": "status", **about, "status": record.state})
             async for said in attachment.batches():
                 for id, event in said:
@@ -150,6 +155,7 @@ class Session:
             with contextlib.suppress(RuntimeError):
                 await self._socket.close()
         finally:
+            self._attachments.discard(attachment)
             await attachment.close()
 
     async def _send_error(self, error: TailraceError, **about: Any) -> None:

@@ -2,13 +2,19 @@
 -- KEYS: 1 queue  2 running  3 wake list  4 deadlines  5 job record
 -- ARGV: 1 id  2 worker id  3 attempt  4 '1': counts as a loss  5 losses after which a job fails
 -- Reply: 'released' | 'lost': not this worker's any more | 'exhausted': still this worker's, and it must end it
-local record = redis.call('HMGET', KEYS[5], 'state', 'worker', 'attempt', 'score', 'deadline_ms')
+local record = redis.call('HMGET', KEYS[5], 'state', 'worker', 'attempt', 'score', 'deadline_ms', 'queue_timeout_ms')
 if record[1] ~= 'running' or record[2] ~= ARGV[2] or record[3] ~= ARGV[3] then return 'lost' end
 if ARGV[4] == '1' and redis.call('HINCRBY', KEYS[5], 'losses', 1) >= tonumber(ARGV[5]) then return 'exhausted' end
 redis.call('HSET', KEYS[5], 'state', 'queued')
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZADD', KEYS[1], record[4], ARGV[1])
-if tonumber(record[5]) > 0 then redis.call('ZADD', KEYS[4], record[5], ARGV[1]) end
+local t = redis.call('TIME')
+local leave = tonumber(record[5])
+if tonumber(record[6]) > 0 then
+  local queue_deadline = t[1] * 1000 + math.floor(t[2] / 1000) + tonumber(record[6])
+  if leave == 0 or queue_deadline < leave then leave = queue_deadline end
+end
+if leave > 0 then redis.call('ZADD', KEYS[4], leave, ARGV[1]) end
 redis.call('LPUSH', KEYS[3], 1)
 redis.call('LTRIM', KEYS[3], 0, 999)
 redis.call('PEXPIRE', KEYS[3], 60000)

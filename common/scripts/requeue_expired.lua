@@ -1,11 +1,24 @@
 -- Find jobs whose lease ran out: send them back to the queue, or hand those that must end to the caller.
--- KEYS: 1 queue  2 running  3 wake list  4 deadlines
+-- KEYS: 1 queue  2 running  3 wake list  4 deadlines  5 swept (hash: last ms, grace ms)
 -- ARGV: 1 caller id  2 lease ms  3 losses after which a job fails  4 backoff ms before the third attempt
 --       5 most jobs to look at  6 job key prefix  7 cancel key prefix
 -- Reply: {number requeued, {{id, attempt, 'worker_lost' | cancel reason}, ...}}; the caller owns the listed jobs
 --        under a fresh lease and must write their end event and finish them.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Nobody has swept for a while: Redis was away or stood still, and owners could not renew either. Give them the time
+-- of one lease to do so before anything is taken from them.
+local pause_ms = 2000
+local swept = redis.call('HMGET', KEYS[5], 'last', 'grace')
+redis.call('HSET', KEYS[5], 'last', now)
+redis.call('PEXPIRE', KEYS[5], 60000)
+if not swept[1] or now - tonumber(swept[1]) > pause_ms then
+  swept[2] = now + tonumber(ARGV[2])
+  redis.call('HSET', KEYS[5], 'grace', swept[2])
+end
+if now < tonumber(swept[2]) then return {0, {}} end
+
 local requeued = 0
 local to_end = {}
 

@@ -1,8 +1,7 @@
 -- Accept a job, or find the job that an idempotency key already named.
 -- KEYS: 1 queue  2 job record  3 arq job payload  4 wake list  5 deadlines  6 idempotency key
 -- ARGV: 1 id  2 model's max depth  3 priority bonus ms  4 queue timeout ms (0: none)  5 total timeout ms (0: none)
---       6 arq payload  7 request fingerprint ('': no idempotency key)  8 idempotency ttl ms  9 job key prefix
---       10.. field, value pairs of the record
+--       6 arq payload  7 request fingerprint ('': no idempotency key)  8 job key prefix  9.. field, value pairs of the record
 -- Reply: {'accepted', created ms} | {'exists', id} | {'mismatch', id} | {'full', depth}
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -13,8 +12,9 @@ if redis.call('EXISTS', KEYS[2]) == 1 then return {'exists', id} end
 
 if ARGV[7] ~= '' then
   local known = redis.call('HMGET', KEYS[6], 'id', 'fingerprint')
-  -- The record may be gone (expired or deleted): then the key is free again.
-  if known[1] and redis.call('EXISTS', ARGV[9] .. known[1]) == 1 then
+  -- The record may be gone (expired), or going (deleted): then the key is free again.
+  local first = known[1] and redis.call('HMGET', ARGV[8] .. known[1], 'state', 'deleted')
+  if first and first[1] and not first[2] then
     if known[2] == ARGV[7] then return {'exists', known[1]} end
     return {'mismatch', known[1]}
   end
@@ -30,7 +30,7 @@ local deadline = 0
 if tonumber(ARGV[5]) > 0 then deadline = now + tonumber(ARGV[5]) end
 redis.call('HSET', KEYS[2], 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now,
   'score', score, 'queue_timeout_ms', ARGV[4], 'deadline_ms', deadline)
-for i = 10, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+for i = 9, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 
 local leave = deadline
 if tonumber(ARGV[4]) > 0 then
@@ -43,7 +43,7 @@ redis.call('SET', KEYS[3], ARGV[6])
 redis.call('ZADD', KEYS[1], score, id)
 if ARGV[7] ~= '' then
   redis.call('HSET', KEYS[6], 'id', id, 'fingerprint', ARGV[7])
-  redis.call('PEXPIRE', KEYS[6], ARGV[8])
+  redis.call('HSET', KEYS[2], 'idem', KEYS[6])
 end
 -- Bounded and short-lived: with no worker alive nobody pops it, and a worker that starts looks anyway.
 redis.call('LPUSH', KEYS[4], 1)

@@ -3,14 +3,15 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Callable
+from typing import Any
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], what: str, seconds: float = 30.0) -> T:
-    """The first truthy result of `condition`. Fails with `what` when it does not come within `seconds`."""
+async def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """The first truthy result of `condition`, which may be a coroutine function.
+
+    Fails with `what` when it does not come within `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

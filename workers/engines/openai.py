@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 _PATHS = {"chat": "chat/completions", "completion": "completions"}
+_DONE = "data: [DONE]"
 _FULL_OR_AWAY = frozenset({429, 502, 503, 504})
 
 
@@ -104,13 +105,14 @@ class OpenAIEngine:
             self._requests -= 1
 
     async def _attempt(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Event]:
-        begun = False
+        begun = ended = False
         try:
             async with self._client.stream("POST", f"{self._url}/{path}", json=body) as response:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
                     raise _refusal(response)
                 async for line in response.aiter_lines():
+                    ended = ended or line.startswith(_DONE)
                     for event in _events(line):
                         begun = True
                         yield event
@@ -119,17 +121,22 @@ class OpenAIEngine:
             if begun:
                 raise EngineFailed(f"the upstream broke off: {what}") from error
             raise _TryAgain(what) from error
+        if not ended:
+            raise EngineFailed("the upstream ended its stream without [DONE]")
 
 
 def _events(line: str) -> list[Event]:
     """The events of one SSE line; none for comments, blank lines and `[DONE]`."""
-    data = line.removeprefix("data:").strip()
-    if not line.startswith("data:") or data == "[DONE]":
+    if not line.startswith("data:") or line.startswith(_DONE):
         return []
-    chunk = json.loads(data)
-    if error := chunk.get("error"):
+    try:
+        chunk = json.loads(line.removeprefix("data:"))
+        error = chunk.get("error")
+        deltas = [delta_of(choice) for choice in chunk.get("choices") or ()]
+    except (ValueError, KeyError, AttributeError, TypeError) as cause:
+        raise EngineFailed(f"the upstream sent no OpenAI chunk: {line[:200]!r}") from cause
+    if error:
         raise EngineFailed(error.get("message", str(error)) if isinstance(error, dict) else str(error))
-    deltas = [delta_of(choice) for choice in chunk.get("choices") or ()]
     said = [event for event in deltas if says_something(event)]
     if chunk.get("usage"):
         said.append(events.usage(chunk["usage"]))

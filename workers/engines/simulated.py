@@ -48,6 +48,7 @@ class _Sequence:
 
     def __init__(self, ready_at: float, remaining: int) -> None:
         self.ready_at = ready_at
+        self.speaking = False
         self.remaining = remaining
         self.made: list[float] = []
         self.news = asyncio.Event()
@@ -68,7 +69,7 @@ class SimulatedEngine:
         self._stamp = settings.sim_stamp
         self._sequences: set[_Sequence] = set()
         self._requests = 0
-        self._busy = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._stepper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -114,7 +115,7 @@ class SimulatedEngine:
         sequence = _Sequence(now + self._vary(self._ttft) + words * self._prefill, limit - done)
         if sequence.remaining > 0:
             self._sequences.add(sequence)
-            self._busy.set()
+            self._arrived.set()
         try:
             i = done
             while i < limit:
@@ -141,20 +142,29 @@ class SimulatedEngine:
     async def _step_forever(self) -> None:
         next_step = time.monotonic()
         while True:
+            self._arrived.clear()
             if not self._sequences:
-                self._busy.clear()
-                await self._busy.wait()
+                await self._arrived.wait()
                 next_step = time.monotonic()
-            self._step()
-            # Absolute schedule: the time spent in a step does not make the engine slower.
-            next_step = max(next_step + self._vary(self._itl), time.monotonic() - self._itl)
-            await asyncio.sleep(max(0.0, next_step - time.monotonic()))
+                continue
+            now = time.monotonic()
+            self._step(now, whole_batch=now >= next_step)
+            if now >= next_step:
+                # Absolute schedule: the time spent in a step does not make the engine slower.
+                next_step = max(next_step + self._vary(self._itl), now)
+            prefills = [sequence.ready_at for sequence in self._sequences if not sequence.speaking]
+            wait = min([next_step, *prefills]) - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, wait)):
+                    await self._arrived.wait()
 
-    def _step(self) -> None:
-        now, stamp = time.monotonic(), time.time()
+    def _step(self, now: float, *, whole_batch: bool) -> None:
+        """One token for every sequence of the batch, or only for those whose prefill is over."""
+        stamp = time.time()
         finished = []
         for sequence in self._sequences:
-            if sequence.ready_at <= now:
+            if sequence.ready_at <= now and (whole_batch or not sequence.speaking):
+                sequence.speaking = True
                 sequence.made.append(stamp)
                 sequence.news.set()
                 sequence.remaining -= 1

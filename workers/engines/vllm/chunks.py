@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from common.events import Event, delta, usage
 from workers.engines.base import EngineFailed
+from workers.engines.chunk import delta_of, says_something
 from workers.engines.vllm.delivered import Delivered
 
 _FROM_TOKENS = ("content", "reasoning", "tool_calls", "logprobs", "finish_reason")
@@ -52,13 +53,13 @@ class ChunkReader:
             yield usage(chunk["usage"])
 
     def _delta(self, choice: dict[str, Any]) -> Iterator[Event]:
-        event = _to_delta(choice)
+        event = delta_of(choice)
         self._delivered.drop_from(event, replayed=self._record.replaying)
         # Ids of text that is held back (half a character, the start of a stop string) wait for the delta that
         # brings it: ids in the log never run ahead of the text that a continuation would begin with.
         if any(key in event for key in _FROM_TOKENS) and (ids := self._record.take_ids(event["index"])):
             event["token_ids"] = ids
-        if len(event) > 2:  # more than type and index
+        if says_something(event):
             yield event
 
     def _leftovers(self) -> Iterator[Event]:
@@ -68,10 +69,3 @@ class ChunkReader:
 
 def _prompt_usage(tokens: int) -> Event:
     return usage({"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens})
-
-
-def _to_delta(choice: dict[str, Any]) -> Event:
-    message = choice.get("delta") or {"content": choice.get("text")}  # chat or completion
-    parts = {key: message[key] for key in ("role", "content", "reasoning", "tool_calls") if message.get(key)}
-    parts |= {key: choice[key] for key in ("logprobs", "finish_reason", "stop_reason") if choice.get(key) is not None}
-    return delta(choice["index"], **parts)
