@@ -146,8 +146,13 @@ class Stack:
         process = Process(f"worker-{len(self.workers)}", tailrace("worker"), self._folder, self._env(settings))
         self.workers.append(process)
         if ready:
-            _wait_for(lambda: ": ready, model" in process.log, process, seconds=240)
+            self.wait_for_worker()
         return process
+
+    def wait_for_worker(self) -> None:
+        """Until the newest worker takes jobs; with real vLLM that is most of a minute."""
+        process = self.workers[-1]
+        _wait_for(lambda: ": ready, model" in process.log, process, seconds=240)
 
     def stop(self) -> None:
         for process in [*self.apis, *self.workers]:

@@ -1,0 +1,250 @@
+"""The whole system on real vLLM, used through the OpenAI SDK as its users do: pods, queue, worker, streams."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import AsyncOpenAI, BadRequestError
+from redis.asyncio import Redis
+
+from common.fleet import Fleet
+from common.keys import Keys
+from tests.support.client import Client, Heard
+from tests.support.processes import RedisServer, Stack
+from tests.support.wait import until
+from tests.vllm.conftest import ARGS
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+MODEL = "smollm2"
+QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
+LONG: list[Any] = [{"role": "user", "content": "Tell me a long story about a river."}]
+
+
+@pytest.fixture(scope="module")
+def real(redis_server: RedisServer, small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two pods and one worker with vLLM."""
+    stack = Stack(
+        redis_server.url,
+        tmp_path_factory.mktemp("vllm"),
+        f"t{secrets.token_hex(4)}",
+        engine="vllm",
+        model=small_model,
+        served_model_name=MODEL,
+        vllm_args=ARGS,
+        presence_ttl_seconds=2,
+    )
+    stack.worker(ready=False)
+    stack.api()
+    stack.api()
+    stack.wait_for_worker()
+    yield stack
+    stack.stop()
+
+
+@pytest.fixture
+async def openai(real: Stack) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{real.apis[0].url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def pods(real: Stack) -> AsyncIterator[list[Client]]:
+    async with Client(real.apis[0].url) as here, Client(real.apis[1].url) as there:
+        yield [here, there]
+
+
+async def vllm_is_idle(real: Stack, redis: Redis) -> None:
+    """By vLLM's own count of unfinished requests."""
+
+    async def idle() -> bool:
+        return all(worker.engine_running == 0 for worker in await Fleet(redis, Keys(real.namespace)).workers())
+
+    await until(idle, "vLLM holds no request")
+
+
+async def test_models(openai: AsyncOpenAI) -> None:
+    models = [model async for model in openai.models.list()]
+    assert [model.id for model in models] == [MODEL]
+
+
+async def test_chat_whole_and_streamed_agree(openai: AsyncOpenAI) -> None:
+    whole = await openai.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, temperature=0)
+    text = whole.choices[0].message.content
+    assert text
+    assert "Paris" in text
+    assert whole.usage
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    stream = await openai.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        max_tokens=40,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    parts, usage, roles, reasons = [], None, [], []
+    async for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            parts.append(choice.delta.content or "")
+            roles.append(choice.delta.role)
+            reasons.append(choice.finish_reason)
+    assert "".join(parts) == text
+    assert usage == whole.usage
+    assert [role for role in roles if role] == ["assistant"]
+    assert [reason for reason in reasons if reason] == [whole.choices[0].finish_reason]
+
+
+async def test_completion_whole_and_streamed_agree(openai: AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
+    whole = await openai.completions.create(**asked)
+    assert whole.usage
+    assert whole.usage.completion_tokens == 20
+    stream = await openai.completions.create(**asked, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == whole.choices[0].text
+
+
+async def test_json_schema(openai: AsyncOpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
+        "required": ["city", "large"],
+        "additionalProperties": False,
+    }
+    answer = await openai.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Describe Paris as JSON."}],
+        max_tokens=80,
+        temperature=0,
+        response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
+    )
+    jsonschema.validate(json.loads(answer.choices[0].message.content or ""), schema)
+
+
+async def test_tools_are_accepted_and_a_named_one_is_called(openai: AsyncOpenAI) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    # Without `strict` vLLM leaves the arguments to the model, and this one is small.
+    function = {"name": "weather", "description": "d", "parameters": parameters, "strict": True}
+    tool: Any = {"type": "function", "function": function}
+    free = await openai.chat.completions.create(model=MODEL, messages=QUESTION, tools=[tool], max_tokens=10)
+    assert free.choices[0].finish_reason
+    named = await openai.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        tools=[tool],
+        tool_choice={"type": "function", "function": {"name": "weather"}},
+        max_tokens=60,
+        temperature=0,
+    )
+    calls = named.choices[0].message.tool_calls
+    assert calls
+    assert calls[0].type == "function"
+    assert calls[0].function.name == "weather"
+    jsonschema.validate(json.loads(calls[0].function.arguments), parameters)
+
+
+async def test_logprobs(openai: AsyncOpenAI) -> None:
+    answer = await openai.chat.completions.create(
+        model=MODEL, messages=QUESTION, max_tokens=5, temperature=0, logprobs=True, top_logprobs=2
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs
+    assert logprobs.content
+    assert len(logprobs.content) == 5
+    assert all(len(token.top_logprobs) == 2 for token in logprobs.content)
+    assert "".join(token.token for token in logprobs.content) == answer.choices[0].message.content
+
+
+async def test_several_choices(openai: AsyncOpenAI) -> None:
+    answer = await openai.chat.completions.create(
+        model=MODEL, messages=LONG, max_tokens=12, n=2, temperature=1.0, seed=1
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.choices[0].message.content != answer.choices[1].message.content
+    assert answer.usage
+    assert answer.usage.completion_tokens == 24
+
+
+async def test_stop_strings_and_seeds(openai: AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 40, "temperature": 0}
+    whole = (await openai.chat.completions.create(**asked)).choices[0].message.content or ""
+    cut = await openai.chat.completions.create(**asked, stop=["Paris"])
+    assert cut.choices[0].message.content == whole.split("Paris")[0]
+    assert cut.choices[0].finish_reason == "stop"
+    warm = {**asked, "temperature": 1.0, "seed": 42, "max_tokens": 10}
+    first, second = [(await openai.chat.completions.create(**warm)).choices[0].message.content for _ in range(2)]
+    assert first == second
+
+
+async def test_the_engines_own_refusals_are_real_errors(openai: AsyncOpenAI, real: Stack, redis: Redis) -> None:
+    """A prompt longer than the context, in both ways to notice it, and a parameter that only vLLM knows is wrong."""
+    for words in (3_000, 300_000):
+        with pytest.raises(BadRequestError) as caught:
+            await openai.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "river " * words}], max_tokens=5
+            )
+        assert caught.value.code == "context_length_exceeded"
+    for stream in (True, False):
+        with pytest.raises(BadRequestError) as caught:
+            await openai.chat.completions.create(
+                model=MODEL, messages=QUESTION, stream=stream, max_tokens=5, extra_body={"top_k": -5}
+            )
+        assert caught.value.type == "invalid_request_error"
+    await vllm_is_idle(real, redis)
+    assert await redis.zcard(Keys(real.namespace).queue(MODEL)) == 0
+
+
+async def test_cut_and_resume_through_the_other_pod(pods: list[Client]) -> None:
+    body = {"model": MODEL, "messages": LONG, "max_tokens": 60, "temperature": 0.8}
+    job_id = await pods[0].submit(body)
+    heard = Heard()
+    turn = 0
+    while not heard.end:
+        await pods[turn % 2].read(job_id, heard, stop_after=5)
+        turn += 1
+    record = await pods[0].job(job_id)
+    assert turn > 2
+    assert heard.text == record["output"]["choices"][0]["message"]["content"]
+
+
+async def test_cancel_and_disconnect_stop_vllm(pods: list[Client], real: Stack, redis: Redis) -> None:
+    body = {"model": MODEL, "messages": LONG, "max_tokens": 1500, "ignore_eos": True}
+    job_id = await pods[0].submit(body)
+    reading = asyncio.create_task(pods[0].read(job_id))
+    await pods[1].read(job_id, stop_after=2)
+    assert (await pods[1].post(f"/v1/jobs/{job_id}/cancel")).status_code == 200
+    heard = await reading
+    assert heard.end
+    assert heard.end["status"] == "cancelled"
+    assert heard.end["usage"]["prompt_tokens"] > 0
+    assert 0 < heard.end["usage"]["completion_tokens"] < 1500
+    await vllm_is_idle(real, redis)
+    async with pods[0].stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        async for _ in response.aiter_lines():
+            break
+    await vllm_is_idle(real, redis)
+
+
+async def test_a_crowd(openai: AsyncOpenAI) -> None:
+    """More requests than slots: all are answered, each with its own answer."""
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 6, "temperature": 0}
+
+    async def ask(word: str) -> str:
+        message: Any = {"role": "user", "content": f"Repeat the word {word}."}
+        answer = await openai.chat.completions.create(messages=[message], **asked)
+        return answer.choices[0].message.content or ""
+
+    words = [f"w{i}" for i in range(24)]
+    answers = await asyncio.gather(*(ask(word) for word in words))
+    assert all(answers)
