@@ -124,7 +124,9 @@ class System:
 
 def _curl(url: str, model: str, needs_key: bool) -> str:
     """A command to try."""
-    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "What is a tailrace?"}]}
+    question = [{"role": "user", "content": "Why is the sky blue?"}]
+    # Small models ramble at the usual temperature of 1.
+    body = {"model": model, "stream": True, "temperature": 0, "messages": question}
     key = ' -H "Authorization: Bearer $TAILRACE_API_KEY"' if needs_key else ""
     headers = f"-H 'Content-Type: application/json'{key}"
     return f"curl -N {url}/v1/chat/completions {headers} -d {shlex.quote(json.dumps(body))}"
