@@ -4,10 +4,13 @@ A blocking read holds its connection for seconds; in a shared pool a few of them
 (anchors: 5 of 5 pool connections blocked in XREAD, then PING fails).
 """
 
+import asyncio
+import builtins
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -36,6 +39,33 @@ _NOT_NOW = (BusyLoadingError, ClusterDownError, OutOfMemoryError, ReadOnlyError)
 _NOT_NOW_PREFIXES = ("MISCONF", "LOADING", "READONLY", "OOM", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS")
 
 
+class _Cancellable:
+    """Mixed into redis-py's connections: sending must not swallow a cancellation.
+
+    redis-py 5.3 sends through asyncio.wait_for, and before Python 3.12 that returns normally when the cancellation
+    comes just as the send is done: the task goes on, and whoever waits for its end waits for ever. (asyncio.timeout
+    does not, and it makes no task per send either.)
+    """
+
+    socket_timeout: float | None
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        seconds, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(seconds):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]
+        except builtins.TimeoutError as error:
+            raise TimeoutError("Timeout writing to socket") from error
+        finally:
+            self.socket_timeout = seconds
+
+
+def _cancellable(pool: ConnectionPool) -> ConnectionPool:
+    plain = pool.connection_class
+    pool.connection_class = type(f"Cancellable{plain.__name__}", (_Cancellable, plain), {})
+    return pool
+
+
 def command_client(url: str) -> Client:
     """A client for short commands.
 
@@ -52,7 +82,7 @@ def command_client(url: str) -> Client:
         retry=Retry(NoBackoff(), 1),
         retry_on_error=[ConnectionError],
     )
-    return Redis.from_pool(pool)
+    return Redis.from_pool(_cancellable(pool))
 
 
 def blocking_client(url: str, block_seconds: float) -> Client:
@@ -61,12 +91,13 @@ def blocking_client(url: str, block_seconds: float) -> Client:
     The socket timeout is above the block, so that a dead peer is noticed and an idle stream is not an error
     (redis-py 8 defaults to 5 s and kills such reads: docket#425).
     """
-    client: Redis = Redis.from_url(
+    pool = ConnectionPool.from_url(
         url,
-        single_connection_client=True,
         socket_timeout=block_seconds + COMMAND_TIMEOUT_SECONDS,
         socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
     )
+    client: Redis = Redis(connection_pool=_cancellable(pool), single_connection_client=True)
+    client.auto_close_connection_pool = True
     return client
 
 

@@ -78,6 +78,6 @@ class Ender:
             # Trimmed below the operator's bound, or lost by Redis: what is left is not the answer, but it ends.
             log.error("job %s: its log has a gap, its result is lost", job_id)
             whole = Aggregate()
-            if last := await self.eventlog.last_id(job_id):
-                whole.add(await self.eventlog.read_one(job_id, last))
+            if last := await self.eventlog.last(job_id):
+                whole.add(last)
         return whole

@@ -85,6 +85,11 @@ class EventLog:
             cursor = entries[-1][0]
         return whole
 
+    async def last(self, job_id: str) -> Event | None:
+        """The newest event, decoded; None when there is no stream."""
+        raw = await self._client.xrevrange(self._keys.stream(job_id), "+", "-", 1)
+        return events.decode(raw[0][1][FIELD]) if raw else None
+
     async def read_one(self, job_id: str, id: EventId) -> Event:
         """The entry `id`, decoded. Raises IndexError when it is not there."""
         raw = await self._client.xrange(self._keys.stream(job_id), str(id), str(id), 1)

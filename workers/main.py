@@ -115,6 +115,7 @@ class WorkerProcess:
         self._spawn("writer", self.writer.run())
         self._spawn("watch", self.watch.run())
         self._spawn("janitor", Janitor(self.jobs, self.fleet, self.ender).run())
+        await self._beat()  # before the log says ready, so that whoever reads it finds the worker
         self._spawn("heartbeat", self._beat_forever())
         self._spawn("engine guard", self._guard_engine())
         log.info("worker %s: ready, model %s on %s, %d slots", self.id, self.engine.model, self.engine.name,
@@ -141,9 +142,12 @@ class WorkerProcess:
 
     async def _beat_forever(self) -> None:
         while True:
-            with suppress(RedisError, OSError):
-                await self.fleet.beat(self.info())
             await asyncio.sleep(HEARTBEAT_SECONDS)
+            await self._beat()
+
+    async def _beat(self) -> None:
+        with suppress(RedisError, OSError):
+            await self.fleet.beat(self.info())
 
     async def _guard_engine(self) -> None:
         """Leave when the engine is dead: the supervisor starts a worker with a fresh one."""

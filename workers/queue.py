@@ -142,9 +142,6 @@ class QueueWorker(Worker):
         try:
             await step()
         except (RedisError, OSError) as error:
-            # A cancellation that hits redis-py while it connects comes out as a TimeoutError.
-            if (task := asyncio.current_task()) and task.cancelling():
-                raise asyncio.CancelledError from error
             log.warning("queue: %s failed, Redis is away: %s", step.__name__, error)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -1,5 +1,6 @@
 """`/v1/jobs`: submit now, attach later, from anywhere, any number of times."""
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -14,9 +15,13 @@ from api.views import make_view, whole
 from api.views.chunks import wire_error
 from common.connections import translated
 from common.errors import Conflict, job_not_found
+from common.events import END
 from common.records import JobRecord
 
 router = APIRouter(prefix="/v1/jobs")
+
+SETTLE_SECONDS = 0.5
+"""How long a job whose log has ended is waited for to have a terminal record."""
 
 
 @router.post("")
@@ -36,7 +41,9 @@ async def create(request: Request) -> Response:
 @router.get("/{job_id}")
 async def retrieve(request: Request, job_id: str) -> dict[str, Any]:
     pod: Pod = request.app.state.pod
-    return await job_json(pod, await owned_job(pod, job_id, pod.keyring.owner(request)))
+    record = await owned_job(pod, job_id, pod.keyring.owner(request))
+    with translated():
+        return await job_json(pod, await _settled(pod, record))
 
 
 @router.get("/{job_id}/events")
@@ -98,6 +105,21 @@ async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
         record = await pod.jobs.get(job_id)
     if record is None or record.deleted or record.owner != owner:
         raise job_not_found(job_id)
+    return record
+
+
+async def _settled(pod: Pod, record: JobRecord) -> JobRecord:
+    """The record after the end, if the log has ended: who has just read the end must not be told that the job runs.
+
+    The worker writes the end first and the record a moment later; if it died in between, the record stays behind.
+    """
+    deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
+    while record.state == "running" and asyncio.get_running_loop().time() < deadline:
+        last = await pod.eventlog.last(record.id)
+        if last is None or last["type"] != END:
+            break
+        await asyncio.sleep(SETTLE_SECONDS / 50)
+        record = await pod.jobs.get(record.id) or record
     return record
 
 

@@ -15,6 +15,7 @@ from api.submit import Accepted, submit
 from api.views import make_view, whole
 from api.waiting import ClientGone, unless_gone
 from common.aggregate import Aggregate
+from common.connections import translated
 from common.errors import Unavailable, from_event
 from common.events import DELTA, END
 
@@ -38,6 +39,8 @@ async def completions(request: Request) -> Response:
 async def models(request: Request) -> dict[str, Any]:
     pod: Pod = request.app.state.pod
     pod.keyring.owner(request)
+    with translated():
+        await pod.models.refresh()
     served = {worker.model: worker for worker in pod.models.workers}
     return {
         "object": "list",

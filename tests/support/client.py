@@ -33,10 +33,19 @@ class SseEvent:
         return json.loads(self.data)
 
 
+async def lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Lines as SSE ends them; httpx's aiter_lines also splits at U+2028, which JSON may contain."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode().rstrip("\r")
+
+
 async def sse_events(response: httpx.Response) -> AsyncIterator[SseEvent]:
     """The events of a stream as the SSE standard reads them; comments are dropped."""
     fields: dict[str, str] = {}
-    async for line in response.aiter_lines():
+    async for line in lines(response):
         if line.startswith(":"):
             continue
         if line:

@@ -128,22 +128,22 @@ class Stack:
         folder.mkdir(parents=True, exist_ok=True)
         self.redis_url = redis_url
         self.namespace = namespace
-        self._folder = folder
+        self.folder = folder
         self._settings = {"engine": "simulated", "sim_ttft_ms": 5, "sim_itl_ms": 2, **settings}
         self.apis: list[Api] = []
         self.workers: list[Process] = []
 
     def api(self, **settings: Any) -> "Api":
-        port = free_port()
+        port = settings.pop("port", None) or free_port()
         env = self._env({"port": port, **settings})
-        api = Api(f"api-{len(self.apis)}", tailrace("api"), self._folder, env)
+        api = Api(f"api-{len(self.apis)}", tailrace("api"), self.folder, env)
         api.url = f"http://127.0.0.1:{port}"
         self.apis.append(api)
         _wait_for(lambda: _ok(f"{api.url}/health/live"), api)
         return api
 
     def worker(self, *, ready: bool = True, **settings: Any) -> Process:
-        process = Process(f"worker-{len(self.workers)}", tailrace("worker"), self._folder, self._env(settings))
+        process = Process(f"worker-{len(self.workers)}", tailrace("worker"), self.folder, self._env(settings))
         self.workers.append(process)
         if ready:
             self.wait_for_worker()

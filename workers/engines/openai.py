@@ -7,7 +7,7 @@ restart of the upstream costs the backlog nothing. An answer that was cut in the
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -111,7 +111,7 @@ class OpenAIEngine:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
                     raise _refusal(response)
-                async for line in response.aiter_lines():
+                async for line in _lines(response.aiter_bytes()):
                     ended = ended or line.startswith(_DONE)
                     for event in _events(line):
                         begun = True
@@ -123,6 +123,15 @@ class OpenAIEngine:
             raise _TryAgain(what) from error
         if not ended:
             raise EngineFailed("the upstream ended its stream without [DONE]")
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
+    """Lines as SSE ends them. Not httpx's aiter_lines: it also splits at U+2028, which JSON may contain."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode().rstrip("\r")
 
 
 def _events(line: str) -> list[Event]:
