@@ -140,6 +140,8 @@ async def test_resume_between_two_frames_of_one_event(client: Client) -> None:
     whole = await frames(heard.ids[-2])
     assert len(whole) == 2
     assert await frames(f"{end_id}.1") == whole[1:]
+    native = await client.read(job_id, Heard(last_id=f"{end_id}.1"))
+    assert native.ends == 1, "a view with fewer frames tells the event again rather than never"
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after", "twice"])

@@ -9,6 +9,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.support.client import Client, answer_to, chat
 from tests.support.processes import Stack
+from tests.support.wait import until
 
 ENDLESS = 1_000_000
 
@@ -134,6 +135,20 @@ async def test_leaving_cancels_what_was_generated_here_and_not_what_was_attached
     assert heard.end
     assert heard.end["status"] == "cancelled"
     assert (await client.read(kept)).text == answer_to(chat("ws kept", 300))
+
+
+async def test_leaving_at_once_still_cancels(stack: Stack, client: Client) -> None:
+    """Before the generation's own task has taken its first step."""
+    for i in range(10):
+        async with socket(stack) as ws:
+            await send(ws, type="generate", **chat(f"ws hasty {i}", ENDLESS))
+
+    async def none_runs() -> bool:
+        return await client.metric("tailrace_queue_depth") + await client.metric("tailrace_running_jobs") == 0
+
+    before = stack.workers[0].log.count("abandoned")
+    await until(none_runs, "all are cancelled")
+    assert stack.workers[0].log.count("abandoned") == before, "by the pod, not by the worker's own look"
 
 
 BAD = [

@@ -1,0 +1,228 @@
+"""Death of workers, and the attempts that follow: nothing lost, nothing twice, and the reader does not notice."""
+
+import asyncio
+import signal
+from typing import Any
+
+from redis.asyncio import Redis
+
+from common.fleet import Fleet
+from common.keys import Keys
+from tests.conftest import MakeStack
+from tests.support.client import Client, Heard, answer_to, chat
+from tests.support.wait import until
+
+ENDLESS = 1_000_000
+
+
+async def test_a_killed_workers_answers_go_on_elsewhere(make_stack: MakeStack) -> None:
+    """deer-flow#3932, llm-d-async#404: SIGKILL in mid-answer and before the start; one connection, no gap."""
+    stack = make_stack(sim_itl_ms=10, sim_slots=8, lease_seconds=1)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        bodies = [chat(f"kill {i}", 150) for i in range(12)]
+        ids = [await client.submit(body) for body in bodies]
+        heard = [Heard() for _ in ids]
+        reading = [asyncio.create_task(client.read(id, one)) for id, one in zip(ids, heard, strict=True)]
+        await until(lambda: sum(len(one.ids) > 10 for one in heard) == 8, "the slots are full and flow")
+        first.kill()
+        stack.worker()
+        await asyncio.gather(*reading)
+        for body, one in zip(bodies, heard, strict=True):
+            assert one.text == answer_to(body)
+            assert one.ends == 1
+        assert sorted(len(one.started) for one in heard) == [1] * 4 + [2] * 8
+        for job_id, body in zip(ids, bodies, strict=True):
+            record = await client.job(job_id)
+            assert record["output"]["choices"][0]["message"]["content"] == answer_to(body)
+            assert record["usage"]["completion_tokens"] == 150
+
+
+async def test_the_first_token_is_that_of_the_first_attempt(make_stack: MakeStack) -> None:
+    stack = make_stack(sim_itl_ms=10, lease_seconds=1)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        job_id = await client.submit(chat("first token", 150))
+        reading = asyncio.create_task(client.read(job_id))
+        await until(lambda: _has(client, job_id, "first_token_at"), "the record knows the first token")
+        before = (await client.job(job_id))["first_token_at"]
+        first.kill()
+        stack.worker()
+        await reading
+        record = await client.job(job_id)
+        assert record["attempt"] == 2
+        assert record["first_token_at"] == before
+
+
+async def test_readers_are_told_that_a_job_waits_again(make_stack: MakeStack) -> None:
+    """twenty#22482: keepalives must not hide that the worker is dead."""
+    stack = make_stack(sim_itl_ms=10, lease_seconds=1)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        body = chat("waits again", 100)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(await client.submit(body), heard))
+        await until(lambda: len(heard.ids) > 5, "it flows")
+        first.kill()
+        await until(lambda: heard.statuses, "the reader is told")
+        assert heard.statuses == [{"status": "queued", "reason": "worker_lost"}]
+        stack.worker()
+        await reading
+        assert heard.text == answer_to(body)
+
+
+async def test_a_stalled_worker_writes_nothing_when_it_wakes_up(make_stack: MakeStack, redis: Redis) -> None:
+    """SIGSTOP past the lease, takeover, SIGCONT: fenced by Redis itself, and its engine is told to stop."""
+    stack = make_stack(sim_itl_ms=5, lease_seconds=1)
+    api, zombie = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        body = chat("zombie", 300)
+        job_id = await client.submit(body)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(job_id, heard))
+        await until(lambda: len(heard.ids) > 5, "it flows")
+        zombie.signal(signal.SIGSTOP)
+        stack.worker()
+        await until(lambda: len(heard.started) == 2, "another worker has it")
+        zombie.signal(signal.SIGCONT)
+        await reading
+        assert heard.text == answer_to(body)
+        assert heard.ends == 1
+        await until(lambda: f"job {job_id}: attempt 1 stops" in zombie.log, "the zombie has noticed")
+
+        async def idle() -> bool:
+            workers = await Fleet(redis, Keys(stack.namespace)).workers()
+            return len(workers) == 2 and all(worker.engine_running == 0 for worker in workers)
+
+        await until(idle, "both engines are idle")
+        assert (await client.read(job_id)).text == answer_to(body)
+
+
+async def test_a_worker_that_claims_its_own_lost_job_keeps_both_apart(make_stack: MakeStack, redis: Redis) -> None:
+    """The lease lapses while the worker lives, and the same worker claims the next attempt."""
+    stack = make_stack(sim_itl_ms=5, lease_seconds=1)
+    api, worker = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        body = chat("again", 800)
+        job_id = await client.submit(body)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(job_id, heard))
+        await until(lambda: len(heard.ids) > 5, "it flows")
+        worker.signal(signal.SIGSTOP)
+        await until(lambda: _is(client, job_id, "queued"), "its lease has lapsed")
+        worker.signal(signal.SIGCONT)
+        await reading
+        assert heard.text == answer_to(body)
+        assert [event["attempt"] for event in heard.started] == [1, 2]
+        again = await client.submit(chat("cancel me", ENDLESS))
+        await client.read(again, stop_after=2)
+        await client.post(f"/v1/jobs/{again}/cancel")
+        await until(lambda: _is(client, again, "cancelled"), "cancels still work")
+
+
+async def test_a_job_that_kills_every_worker_is_given_up(make_stack: MakeStack) -> None:
+    """llm-d-async#391: a poison job ends failed, after its budget and with a backoff."""
+    stack = make_stack(sim_itl_ms=10, lease_seconds=0.5, max_attempts=2, retry_backoff_seconds=0.1)
+    api = stack.api()
+    async with Client(api.url) as client:
+        heard = Heard()
+        reading = None
+        for attempt in (1, 2):
+            worker = stack.worker()
+            if reading is None:
+                job_id = await client.submit(chat("poison", ENDLESS))
+                reading = asyncio.create_task(client.read(job_id, heard))
+            await until(lambda: len(heard.started) == attempt, f"attempt {attempt} runs")  # noqa: B023
+            worker.kill()
+        assert reading is not None
+        await reading
+        assert heard.end
+        assert heard.end["status"] == "failed"
+        assert heard.end["error"]["code"] == "worker_lost"
+        record = await client.job(job_id)
+        assert record["status"] == "failed"
+        assert record["output"]["choices"][0]["message"]["content"] == heard.text, "what was said is kept"
+
+
+async def test_a_handover_loses_nothing_past_half_the_budget(make_stack: MakeStack) -> None:
+    """The writer holds tokens back then; a shutdown must not wait for more of them, nor lose the hand-over."""
+    stack = make_stack(sim_itl_ms=5, stream_maxlen=64, drain_seconds=1)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        body = chat("budget", 3000)
+        job_id = await client.submit(body)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(job_id, heard))
+        await until(lambda: len(heard.ids) > 36, "the budget is half used")
+        stack.worker()
+        assert first.stop() == 0
+        assert f"job {job_id}: attempt 1 handed over (released)" in first.log
+        await reading
+        assert heard.text == answer_to(body)
+        assert int(heard.ids[-1].split("-")[1]) <= 64
+
+
+async def test_a_log_that_lost_its_head_ends_its_job(make_stack: MakeStack, redis: Redis) -> None:
+    """Trimmed below the operator's bound, or lost by Redis: an end, not attempts without end."""
+    stack = make_stack(sim_itl_ms=10, lease_seconds=1)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        job_id = await client.submit(chat("headless", ENDLESS))
+        await client.read(job_id, stop_after=10)
+        first.kill()
+        await redis.xtrim(Keys(stack.namespace).stream(job_id), maxlen=2, approximate=False)
+        stack.worker()
+        await until(lambda: _is(client, job_id, "failed"), "it has ended")
+        assert (await client.job(job_id))["error"]["code"] == "log_lost"
+
+
+async def test_an_answer_that_cannot_be_continued_fails_or_starts_anew(make_stack: MakeStack) -> None:
+    """dynamo PR#7930: nothing delivered: from zero; otherwise failed, never a second beginning."""
+    stack = make_stack(sim_itl_ms=10, sim_slots=2, lease_seconds=1, sim_ttft_ms=500)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        body = chat("two choices", 100, n=2)
+        delivered = await client.submit(body)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(delivered, heard))
+        await until(lambda: len(heard.ids) > 5, "it flows")
+        silent = await client.submit(body)
+        await until(lambda: _is(client, silent, "running"), "the other is in prefill")
+        first.kill()
+        stack.worker()
+        await reading
+        assert heard.end
+        assert heard.end["error"]["code"] == "worker_lost"
+        record = await client.job((await client.read(silent)) and silent)
+        assert record["attempt"] == 2
+        choices = record["output"]["choices"]
+        assert [choice["message"]["content"] for choice in choices] == [
+            answer_to({**body, "seed": seed}) for seed in (0, 1)
+        ]
+
+
+async def test_ending_a_waiting_job_survives_the_death_of_who_ends_it(make_stack: MakeStack, redis: Redis) -> None:
+    """The janitor: cancel key set on a job nobody runs; end written but record not terminal."""
+    stack = make_stack(lease_seconds=1)
+    api = stack.api()
+    stack.worker()
+    keys = Keys(stack.namespace)
+    async with Client(api.url) as client:
+        done = await client.submit(chat("half finished", 5))
+        heard = await client.read(done)
+        await until(lambda: _is(client, done, "incomplete"), "it has ended")
+        # As if the worker had died between the end event and the record.
+        await redis.hset(keys.job(done), mapping={"state": "running"})
+        await redis.persist(keys.job(done))
+        await redis.zadd(keys.running("simulated"), {done: 1})
+        await until(lambda: _is(client, done, "incomplete"), "the record is repaired")
+        again = await client.read(done)
+        assert (again.text, again.ends) == (heard.text, 1)
+
+
+async def _has(client: Client, job_id: str, field: str) -> Any:
+    return (await client.job(job_id))[field]
+
+
+async def _is(client: Client, job_id: str, status: str) -> bool:
+    return bool((await client.job(job_id))["status"] == status)
