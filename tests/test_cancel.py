@@ -26,6 +26,7 @@ class System:
 
     def __init__(self, make_stack: MakeStack, redis: Redis, **settings: Any) -> None:
         self.stack = make_stack(**{"sim_slots": 2, "presence_ttl_seconds": 1, **settings})
+        self.redis = redis
         self.fleet = Fleet(redis, Keys(self.stack.namespace))
         self.pods = [self.stack.api(), self.stack.api()]
         self.worker = self.stack.worker()
@@ -200,6 +201,31 @@ async def test_jobs_of_a_killed_pod_are_aborted_by_the_worker(make_system: Calla
     assert (await system.clients[1].read(kept)).text == answer_to(chat("kept", 20))
     await system.engine_running(0)
     assert system.worker.log.count("abandoned") == 2
+
+
+async def test_a_waiting_job_of_a_killed_pod_never_starts(make_system: Callable[..., System]) -> None:
+    system = make_system()
+    here, there = system.clients
+    blockers = [await there.submit(chat(f"block {i}", ENDLESS)) for i in range(2)]
+    await system.engine_running(2)
+    waiting = asyncio.create_task(here.post("/v1/chat/completions", json=chat("waits", 5)))
+    await until(lambda: system.pods[0].log.count(": accepted") == 1, "it is accepted")
+    job_id = system.pods[0].log.split(": accepted")[0].rsplit("job ", 1)[1]
+    system.pods[0].kill()
+    await asyncio.gather(waiting, return_exceptions=True)
+    keys = Keys(system.stack.namespace)
+
+    async def lapsed() -> bool:
+        return not await system.redis.exists(keys.attached(job_id))
+
+    await until(lapsed, "the dead pod's presence has lapsed")
+    for blocker in blockers:
+        await there.post(f"/v1/jobs/{blocker}/cancel")
+    await system.ended(job_id)
+    heard = await there.read(job_id)
+    assert heard.started == []
+    assert heard.end
+    assert "abandoned" in heard.end["error"]["message"]
 
 
 async def test_deleting_cancels_and_forgets(system: System) -> None:

@@ -193,7 +193,8 @@ async def test_an_answer_that_cannot_be_continued_fails_or_starts_anew(make_stac
         await reading
         assert heard.end
         assert heard.end["error"]["code"] == "worker_lost"
-        record = await client.job((await client.read(silent)) and silent)
+        await client.read(silent)
+        record = await client.job(silent)
         assert record["attempt"] == 2
         choices = record["output"]["choices"]
         assert [choice["message"]["content"] for choice in choices] == [
@@ -212,7 +213,7 @@ async def test_ending_a_waiting_job_survives_the_death_of_who_ends_it(make_stack
         heard = await client.read(done)
         await until(lambda: _is(client, done, "incomplete"), "it has ended")
         # As if the worker had died between the end event and the record.
-        await redis.hset(keys.job(done), mapping={"state": "running"})
+        await redis.hset(keys.job(done), mapping={"state": "running"})  # type: ignore[misc]
         await redis.persist(keys.job(done))
         await redis.zadd(keys.running("simulated"), {done: 1})
         await until(lambda: _is(client, done, "incomplete"), "the record is repaired")

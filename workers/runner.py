@@ -7,6 +7,7 @@ is given back (queue), or it is left alone because another worker owns it.
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -21,7 +22,7 @@ from common.records import result_fields
 from common.settings import Settings
 from workers.engines.base import Engine, EngineDied, EngineFailed, EngineRefused, GenerationRequest, Resume
 from workers.running import LOST, RunningJob
-from workers.watch import Watch
+from workers.watch import ABANDONED, Watch
 from workers.writer import StreamWriter
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,8 @@ class Runner:
         job = RunningJob(claim, self._settings)
         self.running.add(job)
         try:
-            if claim.cancel_reason:
-                await self._ender.end(ToEnd(job.id, job.attempt, claim.cancel_reason))
+            if reason := claim.cancel_reason or await self._abandoned(job):
+                await self._ender.end(ToEnd(job.id, job.attempt, reason))
             else:
                 await self._run(job)
         except Fenced as error:
@@ -72,6 +73,13 @@ class Runner:
             raise
         finally:
             self.running.discard(job)
+
+    async def _abandoned(self, job: RunningJob) -> str | None:
+        """A reason not to start the job: its reader's pod died while it waited, so nobody could cancel it."""
+        enough = job.grace_seconds + self._settings.presence_ttl_seconds
+        if not job.needs_reader or time.time() - job.record.created_at < enough:
+            return None
+        return None if await self._watch.has_reader(job.id) else ABANDONED
 
     async def _run(self, job: RunningJob) -> None:
         request = _generation_request(job)

@@ -20,6 +20,8 @@ from common.settings import Settings
 log = logging.getLogger(__name__)
 
 PRESENCE_PERIOD_SECONDS = 1.0
+ABANDONED = "abandoned"
+"""Reason of a cancel when nobody reads a job that lives for its reader."""
 
 
 class Stoppable(Protocol):
@@ -90,6 +92,10 @@ class Watch:
             if reason is not None:
                 job.stop(reason.decode())
 
+    async def has_reader(self, job_id: str) -> bool:
+        """Whether any pod has a reader of the job's stream."""
+        return bool(await self._stream.exists(self._keys.attached(job_id)))
+
     async def _check_presence(self) -> None:
         jobs = [job for job in self.jobs if job.needs_reader]
         if not jobs:
@@ -103,4 +109,4 @@ class Watch:
             if attached:
                 job.reader_seen_at = now
             elif now - job.reader_seen_at > job.grace_seconds + self._presence_ttl:
-                job.stop("abandoned")
+                job.stop(ABANDONED)
