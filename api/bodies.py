@@ -102,7 +102,7 @@ def parse_body(kind: Kind, raw: dict[str, Any], headers: Any = None) -> Body:
     try:
         return _BODIES[kind].model_validate(raw)
     except ValidationError as error:
-        raise _bad_request(error) from error
+        raise bad_request(error) from error
 
 
 def job_kind(raw: dict[str, Any]) -> Kind:
@@ -162,7 +162,8 @@ def _chars(part: Any) -> int:
     return 0
 
 
-def _bad_request(error: ValidationError) -> BadRequest:
+def bad_request(error: ValidationError) -> BadRequest:
+    """The first problem as our error, naming the parameter."""
     first = error.errors()[0]
     # A union reports each of its branches with the branch's name in the path; the parameter comes before it.
     path = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained-", "function-"))]

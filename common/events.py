@@ -2,7 +2,7 @@
 
 An event is a plain dict with a `type`:
 
-    started  {attempt, worker}
+    started  {attempt, worker, continuable}
     delta    {index, role?, content?, reasoning?, tool_calls?, logprobs?, finish_reason?, stop_reason?, token_ids?}
     usage    {usage}
     end      {status, finish_reason?, usage?, error?, timings?}
@@ -57,8 +57,9 @@ START = EventId(0, 0)
 """The cursor before the first event."""
 
 
-def started(attempt: int, worker: str) -> Event:
-    return {"type": STARTED, "attempt": attempt, "worker": worker}
+def started(attempt: int, worker: str, *, continuable: bool = False) -> Event:
+    """The first event of an attempt. `continuable`: its answer can be steered, and taken over in the middle."""
+    return {"type": STARTED, "attempt": attempt, "worker": worker, "continuable": continuable}
 
 
 def delta(index: int = 0, **parts: Any) -> Event:

@@ -12,7 +12,7 @@ from common import scripts
 from common.connections import Client
 from common.errors import Conflict, TooManyRequests
 from common.keys import ARQ_JOB_PREFIX, Keys
-from common.records import JobRecord, JobRequest, parse_record, request_fields
+from common.records import STEER_FIELD, JobRecord, JobRequest, parse_record, request_fields
 from common.settings import Settings
 
 ARQ_FUNCTION = "generate"
@@ -199,6 +199,15 @@ class JobStore:
             return Cancelled(outcome, attempt=int(reply[1]))
         return Cancelled(outcome, state=reply[1].decode() if outcome == "terminal" else None)
 
+    async def steer(self, job_id: str, parameters: dict[str, Any]) -> str:
+        """Override generation parameters: `missing`, `queued`, `running`, or the terminal state (nothing changed)."""
+        fields: list[Any] = []
+        for name, value in parameters.items():
+            fields += [STEER_FIELD + name, msgpack.packb(value)]
+        reply = await scripts.steer(self._client, [self.keys.job(job_id), self.keys.steer(job_id)], fields)
+        found: bytes = reply[0] if reply[0] == b"missing" else reply[1]
+        return found.decode()
+
     async def finish(self, job_id: str, model: str, worker: str, attempt: int, state: str, fields: list[Any]) -> bool:
         """Make the record terminal; False when the job is not the caller's any more. Its log must have ended."""
         return bool(
@@ -210,6 +219,7 @@ class JobStore:
                     self.keys.arq_job(job_id),
                     self.keys.cancel(job_id),
                     self.keys.deadlines,
+                    self.keys.steer(job_id),
                 ],
                 [job_id, worker, attempt, state, self._settings.result_ttl_ms, *fields],
             )

@@ -60,6 +60,9 @@ class Keys:
     def cancel(self, job_id: str) -> str:
         return self.cancel_prefix + job_id
 
+    def steer(self, job_id: str) -> str:
+        return f"{self.namespace}:steer:{job_id}"
+
     def arq_job(self, job_id: str) -> str:
         return ARQ_JOB_PREFIX + job_id
 

@@ -11,6 +11,9 @@ from common.events import TERMINAL
 Kind = Literal["chat", "completion"]
 OnDisconnect = Literal["cancel", "continue"]
 
+STEER_FIELD = "steer:"
+"""Prefix of the record's fields that override parameters of the request (scripts/steer.lua)."""
+
 ID_PREFIX: dict[str, str] = {"chat": "chatcmpl-", "completion": "cmpl-", "job": "job-"}
 
 
@@ -69,6 +72,8 @@ class JobRecord:
     error: dict[str, Any] | None
     result: dict[str, Any] | None
     deleted: bool
+    steered: int
+    """How often its parameters were changed; `body` has the changes."""
 
     @property
     def terminal(self) -> bool:
@@ -111,7 +116,7 @@ def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
         attempt=int(raw[b"attempt"]),
         losses=int(raw[b"losses"]),
         worker=_text(raw.get(b"worker")),
-        body=msgpack.unpackb(raw[b"request"]),
+        body={**msgpack.unpackb(raw[b"request"]), **_overrides(raw)},
         options=Options(**msgpack.unpackb(raw[b"options"])),
         created_at=int(raw[b"created_ms"]) / 1000,
         deadline_at=_seconds(raw.get(b"deadline_ms")),
@@ -124,7 +129,14 @@ def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
         error=_packed(raw.get(b"error")),
         result=_packed(raw.get(b"result")),
         deleted=b"deleted" in raw,
+        steered=int(raw.get(b"steered", 0)),
     )
+
+
+def _overrides(raw: dict[bytes, bytes]) -> dict[str, Any]:
+    prefix = STEER_FIELD.encode()
+    steered = {name.removeprefix(prefix).decode(): raw[name] for name in raw if name.startswith(prefix)}
+    return {name: msgpack.unpackb(value) for name, value in steered.items()}
 
 
 def _text(value: bytes | None) -> str | None:

@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -26,6 +27,8 @@ from workers.watch import ABANDONED, Watch
 from workers.writer import StreamWriter
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 0.2
 HANDOVER_SECONDS = 2.0
@@ -82,16 +85,15 @@ class Runner:
         return None if await self._watch.has_reader(job.id) else ABANDONED
 
     async def _run(self, job: RunningJob) -> None:
-        request = _generation_request(job)
         try:
-            resume = await self._open_log(job, request)
+            resume = await self._open_log(job)
         except Gap as gap:
             log.error("job %s: attempt %d cannot continue: %s", job.id, job.attempt, gap)
             await self._end(job, ending.ending("log_lost"))
             return
         self._watch.jobs.add(job)
         try:
-            end = await self._generate(job, request, resume)
+            end = await self._generate(job, resume)
         except EngineDied as error:
             await self._give_back(job, error)
             return
@@ -102,12 +104,14 @@ class Runner:
         else:
             await self._end(job, end)
 
-    async def _open_log(self, job: RunningJob, request: GenerationRequest) -> Resume | None:
+    async def _open_log(self, job: RunningJob) -> Resume | None:
         """Announce the attempt in the log; then, and only then, read what earlier attempts left.
 
         Raises Fenced, AlreadyEnded, or Gap when a part of the log is lost (the log is open all the same).
         """
-        first = events.started(job.attempt, self._worker)
+        request = _generation_request(job)
+        job.continuable = self._engine.resumable(request)
+        first = events.started(job.attempt, self._worker, continuable=job.continuable)
         if job.attempt == 1:
             job.log = self._writer.open(job.id, START._replace(attempt=1), self._most_tokens(request))
             job.log.append(first)
@@ -124,11 +128,20 @@ class Runner:
         each = body.get("max_completion_tokens") or body.get("max_tokens") or self._engine.max_model_len
         return each * int(body.get("n") or 1) if each else None
 
-    async def _generate(self, job: RunningJob, request: GenerationRequest, resume: Resume | None) -> Event:
+    async def _generate(self, job: RunningJob, resume: Resume | None) -> Event:
         """Let the engine speak into the log. Returns the end event that follows."""
-        if resume and not self._engine.resumable(request):
+        if resume and not job.continuable:
             return ending.ending("worker_lost", **_so_far(job))
-        work = asyncio.create_task(self._pump(job, request, resume), name=f"pump {job.id}")
+        while (end := await self._generate_on_course(job, resume)) is None:
+            record = await _persistently(lambda: self._jobs.get(job.id))
+            job.change_course(record or job.record)
+            log.info("job %s: continues under new parameters after %d tokens", job.id, len(job.token_ids))
+            resume = _resume(job)
+        return end
+
+    async def _generate_on_course(self, job: RunningJob, resume: Resume | None) -> Event | None:
+        """As `_generate`; None when the job's parameters have been changed meanwhile."""
+        work = asyncio.create_task(self._pump(job, _generation_request(job), resume), name=f"pump {job.id}")
         try:
             await job.pump(work)
         except EngineRefused as refused:
@@ -139,6 +152,8 @@ class Runner:
             return events.end("failed", error=error.to_event(), **_so_far(job))
         if job.stopped:
             return ending.ending(job.stopped, **_so_far(job))
+        if not job.done:
+            return None
         status = "incomplete" if job.whole.finish_reason == "length" else "completed"
         return events.end(status, **_so_far(job))
 
@@ -160,16 +175,9 @@ class Runner:
         # The usage of the end: it counts what was said, also when the engine could not say it any more.
         result = {**job.whole.result(), "usage": end.get("usage")}
         fields = result_fields(result, end, job.first_token_at)
-        while True:
-            try:
-                held = await self._jobs.finish(
-                    job.id, job.record.model, self._worker, job.attempt, end["status"], fields
-                )
-                break
-            except (RedisError, OSError) as error:
-                if not is_outage(error):
-                    raise
-                await asyncio.sleep(RETRY_SECONDS)
+        held = await _persistently(
+            lambda: self._jobs.finish(job.id, job.record.model, self._worker, job.attempt, end["status"], fields)
+        )
         outcome = end["status"] if held else "ended, but another worker finished it"
         log.info("job %s: attempt %d %s %s", job.id, job.attempt, outcome, job.stopped or "")
 
@@ -193,6 +201,17 @@ class Runner:
 
     async def _release(self, job: RunningJob, *, loss: bool = False) -> str:
         return await self._jobs.release(job.id, job.record.model, self._worker, job.attempt, loss=loss)
+
+
+async def _persistently(call: Callable[[], Awaitable[T]]) -> T:
+    """The result of `call`, tried until Redis is there."""
+    while True:
+        try:
+            return await call()
+        except (RedisError, OSError) as error:
+            if not is_outage(error):
+                raise
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _generation_request(job: RunningJob) -> GenerationRequest:

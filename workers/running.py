@@ -25,6 +25,8 @@ class RunningJob:
         self.first_token_at = self.record.first_token_at
         self.done = False
         self.stopped: str | None = None
+        self.continuable = False
+        self._off_course = False
         self.reader_seen_at = time.monotonic()
         self._pump: asyncio.Task[None] | None = None
         self._claimed_at = self._moved_at = time.monotonic()
@@ -55,7 +57,8 @@ class RunningJob:
             self.done = True
         except asyncio.CancelledError:
             # Ours (stop) ends here; somebody else's (shutdown) goes on up, after the work has let go of the engine.
-            if self.stopped is None or (task := asyncio.current_task()) is None or task.cancelling():
+            wanted = self.stopped is not None or self._off_course
+            if not wanted or (task := asyncio.current_task()) is None or task.cancelling():
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
                 raise
@@ -66,18 +69,29 @@ class RunningJob:
             self.stopped = why
             self._pump.cancel()
 
+    def steer(self, version: int) -> None:
+        """Interrupt the work, so that it goes on under the parameters that the record has by now."""
+        news = version > self.record.steered and not self._off_course and self.continuable
+        if news and self._pump is not None and not self._pump.done():
+            self._off_course = True
+            self._pump.cancel()
+
+    def change_course(self, record: JobRecord) -> None:
+        """Go on with the parameters of `record`."""
+        self.record = record
+        self._off_course = False
+
     def said(self, event: Event) -> None:
         """Note one event of the engine."""
-        self.whole.add(event)
+        self.heard(event)
         if event["type"] == DELTA:
             self._moved_at = time.monotonic()
             self._spoke = True
-            self._tokens += token_count(event)
             if self.first_token_at is None:
                 self.first_token_at = time.time()
 
     def heard(self, event: Event) -> None:
-        """Note one event that an earlier attempt left in the log."""
+        """Note one event that is in the log, from this attempt or an earlier one."""
         self.whole.add(event)
         if event["type"] == DELTA:
             self.token_ids += event.get("token_ids") or ()

@@ -1,9 +1,9 @@
-"""Every reason why a running job may have to stop, watched for all jobs of the process together.
+"""Every reason why a running job may have to stop or change its course, watched for all jobs of the process.
 
-The cancel keys of all running jobs are read with one MGET every 50 ms; a key stays until its job has ended, so a
-cut connection at the moment of the cancel changes nothing (aegra#529). Timeouts need no timer per token: a job
-notes when it last moved, and the same loop looks. Every second, jobs that only live for a connected reader are
-checked for one, in case the pod that would have cancelled them died.
+The cancel and steer keys of all running jobs are read with one MGET every 50 ms. A key stays until its job has
+ended, so a cut connection at the moment of the cancel changes nothing (aegra#529). Timeouts need no timer per
+token: a job notes when it last moved, and the same loop looks. Every second, jobs that only live for a connected
+reader are checked for one, in case the pod that would have cancelled them died.
 """
 
 import asyncio
@@ -47,6 +47,9 @@ class Stoppable(Protocol):
 
     def stop(self, why: str) -> None: ...
 
+    def steer(self, version: int) -> None:
+        """The job's parameters have been changed for the `version`th time; called again and again."""
+
 
 class Watch:
     def __init__(self, control: Client, stream: Client, keys: Keys, settings: Settings) -> None:
@@ -70,7 +73,7 @@ class Watch:
                 continue
             self._check_timeouts()
             try:
-                await self._check_cancels()
+                await self._check_wishes()
                 if time.monotonic() >= next_presence:
                     await self._check_presence()
                     next_presence = time.monotonic() + PRESENCE_PERIOD_SECONDS
@@ -85,12 +88,15 @@ class Watch:
             if code := job.overdue(now):
                 job.stop(code)
 
-    async def _check_cancels(self) -> None:
+    async def _check_wishes(self) -> None:
         jobs = list(self.jobs)
-        reasons = await self._control.mget([self._keys.cancel(job.id) for job in jobs])
-        for job, reason in zip(jobs, reasons, strict=True):
+        keys = [self._keys.cancel(job.id) for job in jobs] + [self._keys.steer(job.id) for job in jobs]
+        values = await self._control.mget(keys)
+        for job, reason, version in zip(jobs, values, values[len(jobs) :], strict=False):
             if reason is not None:
                 job.stop(reason.decode())
+            elif version is not None:
+                job.steer(int(version))
 
     async def has_reader(self, job_id: str) -> bool:
         """Whether any pod has a reader of the job's stream."""

@@ -10,6 +10,7 @@ from api.bodies import read_json
 from api.pod import Pod
 from api.presence import cancel
 from api.sse import Attachment, JobStream, parse_cursor, sse_frames
+from api.steer import steer
 from api.submit import submit
 from api.views import make_view, whole
 from api.views.chunks import wire_error
@@ -84,6 +85,16 @@ async def cancel_job(request: Request, job_id: str) -> dict[str, Any]:
     if found in ("completed", "incomplete", "failed"):
         raise Conflict(f"The job has already ended ({found}).", code="job_already_ended")
     return await job_json(pod, now)
+
+
+@router.patch("/{job_id}")
+async def steer_job(request: Request, job_id: str) -> dict[str, Any]:
+    """Change generation parameters of a waiting or running job."""
+    pod: Pod = request.app.state.pod
+    owner = pod.keyring.owner(request)
+    changes = await read_json(request, pod.settings.max_body_bytes)
+    await steer(pod, await owned_job(pod, job_id, owner), changes)
+    return await job_json(pod, await owned_job(pod, job_id, owner))
 
 
 @router.delete("/{job_id}")

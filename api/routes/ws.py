@@ -14,6 +14,7 @@ from api.pod import Pod
 from api.presence import cancel
 from api.routes.jobs import owned_job
 from api.sse import FROM_START, Attachment, Cursor, parse_cursor
+from api.steer import steer
 from api.submit import submit
 from api.views.chunks import wire_error
 from common.connections import translated
@@ -96,8 +97,10 @@ class Session:
             await self._attach(message, ref)
         elif kind == "stop":
             await self._stop(message)
+        elif kind == "update":
+            await self._update(message, ref)
         else:
-            raise BadRequest(f"Unknown message type {kind!r}; use generate, attach or stop.", param="type")
+            raise BadRequest(f"Unknown message type {kind!r}; use generate, attach, stop or update.", param="type")
 
     async def _generate(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
@@ -119,6 +122,13 @@ class Session:
             await owned_job(self._pod, job_id, self._owner)
             with translated():
                 await cancel(self._pod.jobs, self._pod.ender, job_id, "cancelled_by_client")
+
+    async def _update(self, message: dict[str, Any], ref: Any) -> None:
+        record = await owned_job(self._pod, _id_of(message), self._owner)
+        changes = {name: value for name, value in message.items() if name != "id"}
+        await steer(self._pod, record, changes)
+        about = {"id": record.id} if ref is None else {"id": record.id, "ref": ref}
+        await self._send({"type": "status", **about, "status": "updated", "parameters": changes})
 
     def _check_room(self) -> None:
         if len(self._following) >= GENERATIONS_PER_SOCKET:

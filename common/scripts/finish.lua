@@ -1,6 +1,6 @@
 -- Turn a job's record terminal, if the caller still owns it. Only ended jobs and their idempotency keys get a time to
 -- live.
--- KEYS: 1 job record  2 running  3 arq payload  4 cancel key  5 deadlines
+-- KEYS: 1 job record  2 running  3 arq payload  4 cancel key  5 deadlines  6 steer key
 -- ARGV: 1 id  2 worker id  3 attempt  4 terminal state  5 record ttl ms  6.. field, value pairs
 -- Reply: 1, also for a repeat by the same owner; 0 when the job is somebody else's or gone
 local record = redis.call('HMGET', KEYS[1], 'state', 'worker', 'attempt', 'deleted', 'idem')
@@ -9,7 +9,7 @@ if record[2] ~= ARGV[2] or record[3] ~= ARGV[3] or record[1] == 'queued' then re
 if record[1] ~= 'running' then return 1 end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[5], ARGV[1])
-redis.call('DEL', KEYS[3], KEYS[4])
+redis.call('DEL', KEYS[3], KEYS[4], KEYS[6])
 if record[4] then
   redis.call('DEL', KEYS[1])
   if record[5] then redis.call('DEL', record[5]) end

@@ -12,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 from redis.asyncio import Redis
 
+from common.eventlog import EventLog
 from common.fleet import Fleet
 from common.keys import Keys
 from tests.support.client import Client, Heard
@@ -234,6 +235,37 @@ async def test_cancel_and_disconnect_stop_vllm(pods: list[Client], real: Stack, 
         async for _ in response.aiter_lines():
             break
     await vllm_is_idle(real, redis)
+
+
+async def token_ids(redis: Redis, real: Stack, job_id: str) -> list[int]:
+    log = await EventLog(redis, Keys(real.namespace)).read_all(job_id)
+    return [id for _, event in log for id in event.get("token_ids", ())]
+
+
+async def test_steering_continues_as_the_greedy_continuation_does(
+    pods: list[Client], real: Stack, redis: Redis, small_model: Path
+) -> None:
+    """Hot until the change, then token for token what temperature 0 says after the same prefix, in one stream."""
+    from transformers import AutoTokenizer  # here, because it takes seconds to import
+
+    prompt = "The river rises in the mountains and"
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 80, "temperature": 1.5, "seed": 7, "ignore_eos": True}
+    job_id = await pods[0].submit(body)
+    heard = Heard()
+    reading = asyncio.create_task(pods[0].read(job_id, heard))
+    await until(lambda: len(heard.ids) > 10, "it is under way")
+    assert (await pods[1].patch(f"/v1/jobs/{job_id}", json={"temperature": 0})).status_code == 200
+    await reading
+    assert len(heard.started) == 1
+    ids = await token_ids(redis, real, job_id)
+    assert len(ids) == 80
+    line = next(line for line in real.workers[0].log.splitlines() if f"{job_id}: continues under new" in line)
+    cut = int(line.split("after ")[1].split()[0])
+    assert 5 < cut < 80
+    prefix = AutoTokenizer.from_pretrained(small_model)(prompt).input_ids + ids[:cut]
+    greedy = await pods[0].submit({**body, "prompt": prefix, "temperature": 0, "max_tokens": 80 - cut})
+    await pods[0].read(greedy)
+    assert await token_ids(redis, real, greedy) == ids[cut:]
 
 
 async def test_a_crowd(openai: AsyncOpenAI) -> None:

@@ -105,7 +105,7 @@ class SimulatedEngine:
                     yield event
         finally:
             self._requests -= 1
-        yield _usage(words, n * limit)
+        yield _usage(words, n * max(limit, done))
 
     async def _choice(
         self, request: GenerationRequest, prompt: str, words: int, index: int, done: int, limit: int
