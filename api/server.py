@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.", "localhost", "::1")
 CLOSE_SECONDS = 5
-"""What uvicorn gives connections after the streams were sent away."""
+"""How long streams get to close after they were sent away, and then connections from uvicorn."""
 
 
 class PodServer(uvicorn.Server):
@@ -47,12 +47,17 @@ class PodServer(uvicorn.Server):
         self._draining = asyncio.get_running_loop().create_task(self._drain(), name="drain")
 
     async def _drain(self) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._pod.streams_closed.wait(), self._pod.settings.drain_seconds)
+        await self._streams_closed(self._pod.settings.drain_seconds)
         if self._pod.open_streams:
             log.info("pod %s: sends %d readers away", self._pod.id, self._pod.open_streams)
         self._pod.send_readers_away()
+        # Not before the streams have said goodbye: sse-starlette cuts them once uvicorn is told to exit.
+        await self._streams_closed(CLOSE_SECONDS)
         self.should_exit = True
+
+    async def _streams_closed(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._pod.streams_closed.wait(), seconds)
 
 
 def check_bind(settings: Settings, has_keys: bool) -> None:

@@ -3,6 +3,7 @@
 import gc
 import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     finally:
         gc.enable()
 
+
+# Started in the background, a shell's children ignore SIGINT, and so would ours, which are to be stopped by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeStack = Callable[..., Stack]
 
