@@ -7,6 +7,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from common.eventlog import EventLog
 from common.keys import Keys
 from tests.conftest import MakeStack
 from tests.support.client import Client, Heard, answer_to, chat, chat_stream, sse_events
@@ -311,3 +312,19 @@ async def test_silence_is_no_error(make_stack: MakeStack) -> None:
     async with Client(api.url) as client:
         body = chat("quiet", 3)
         assert (await client.read(await client.submit(body))).text == answer_to(body)
+
+
+async def test_no_record_is_terminal_before_its_log_has_ended(client: Client, redis: Redis, stack: Stack) -> None:
+    """Invariant 7: the other order would leave readers of a crashed worker's job without an end."""
+    keys = Keys(stack.namespace)
+    log = EventLog(redis, keys)
+
+    async def watch(job_id: str) -> None:
+        while await redis.hget(keys.job(job_id), "state") in (b"queued", b"running"):  # type: ignore[misc]
+            pass
+        last = await log.last(job_id)
+        assert last is not None
+        assert last["type"] == "end"
+
+    for i in range(30):
+        await watch(await client.submit(chat(f"order {i}", 2)))
