@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install up test lint format bench clean
+.PHONY: install up test chaos lint format bench clean
 
 install: $(INSTALLED)
 
@@ -28,6 +28,11 @@ up: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)
+
+SEED ?= 1
+MINUTES ?= 5
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(MINUTES)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
