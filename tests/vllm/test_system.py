@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 from redis.asyncio import Redis
@@ -280,3 +283,23 @@ async def test_a_crowd(openai: AsyncOpenAI) -> None:
     words = [f"w{i}" for i in range(24)]
     answers = await asyncio.gather(*(ask(word) for word in words))
     assert all(answers)
+
+
+async def test_a_killed_worker_does_not_show(pods: list[Client], real: Stack) -> None:
+    """SIGKILL in mid-answer: another vLLM continues it to the very text of an undisturbed run, on one connection."""
+    real.worker()
+    body = {"model": MODEL, "messages": LONG, "max_tokens": 120, "temperature": 0, "ignore_eos": True}
+    undisturbed = [await pods[0].read(await pods[0].submit(body)) for _ in range(2)]
+    assert undisturbed[0].text == undisturbed[1].text, "plain runs agree on this prompt"
+    job_id = await pods[0].submit(body)
+    heard = Heard()
+    reading = asyncio.create_task(pods[0].read(job_id, heard))
+    await until(lambda: len(heard.ids) > 20, "it is under way")
+    runs_it = next(worker for worker in real.workers if f"-{worker.pid}-" in heard.started[0]["worker"])
+    children = psutil.Process(runs_it.pid).children(recursive=True)
+    assert children
+    os.kill(runs_it.pid, signal.SIGKILL)  # the one process, as the kernel's OOM killer would
+    await reading
+    assert heard.text == undisturbed[0].text
+    assert [event["attempt"] for event in heard.started] == [1, 2]
+    await until(lambda: not any(child.is_running() for child in children), "no vLLM process is left behind", 10)
