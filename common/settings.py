@@ -134,6 +134,11 @@ class Settings(BaseSettings):
     upstream_url: str = Field("", description="openai engine: base URL ending in `/v1`.")
     upstream_api_key: SecretStr = Field(SecretStr(""), description="openai engine: bearer key for the upstream.")
     upstream_slots: int = Field(64, ge=1, description="openai engine: requests at once.")
+    engine_stall_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="In-process engines: silence of all running requests together after which the engine counts as hung; its jobs go elsewhere and the worker exits. 0: never.",
+    )
     cancel_poll_ms: float = Field(
         50.0, gt=0, description="How often the cancel keys of all running jobs are read, in one MGET."
     )

@@ -221,6 +221,27 @@ async def test_ending_a_waiting_job_survives_the_death_of_who_ends_it(make_stack
         assert (again.text, again.ends) == (heard.text, 1)
 
 
+async def test_a_hung_engine_gives_its_jobs_back(make_stack: MakeStack) -> None:
+    """It still looks healthy; only that nothing moves any more tells."""
+    stack = make_stack()
+    api = stack.api()
+    hangs = stack.worker(sim_itl_ms=600_000, engine_stall_seconds=1)
+    async with Client(api.url) as client:
+        bodies = [chat(f"hangs {i}", 20) for i in range(5)]
+        heard = [Heard() for _ in bodies]
+        reading = [
+            asyncio.create_task(client.read(await client.submit(body), one))
+            for body, one in zip(bodies, heard, strict=True)
+        ]
+        await until(lambda: all(one.text for one in heard), "each has its first token")
+        stack.worker()
+        await asyncio.gather(*reading)
+        for body, one in zip(bodies, heard, strict=True):
+            assert one.text == answer_to(body)
+            assert len(one.started) == 2
+        assert await asyncio.to_thread(hangs.wait) == 1
+
+
 async def _has(client: Client, job_id: str, field: str) -> Any:
     return (await client.job(job_id))[field]
 

@@ -154,8 +154,16 @@ class WorkerProcess:
         while self.engine.healthy() and not self.runner.engine_died.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.runner.engine_died.wait(), HEARTBEAT_SECONDS)
+            if self._engine_hangs():
+                log.error("worker %s: no request has made progress for %.0f s", self.id, self.runner.silent_seconds())
+                self.runner.engine_hangs()
         self._fail("its engine died")
         await asyncio.Event().wait()
+
+    def _engine_hangs(self) -> bool:
+        """A hung EngineCore looks healthy to vLLM itself, so silence is the only sign."""
+        limit = self.settings.engine_stall_seconds
+        return self.engine.in_process and 0 < limit < self.runner.silent_seconds() and self.engine.running() > 0
 
     def info(self) -> WorkerInfo:
         engine = self.engine

@@ -22,7 +22,7 @@ from common.jobs import Claim, JobStore, ToEnd
 from common.records import result_fields
 from common.settings import Settings
 from workers.engines.base import Engine, EngineDied, EngineFailed, EngineRefused, GenerationRequest, Resume
-from workers.running import LOST, RunningJob
+from workers.running import ENGINE_HUNG, LOST, RunningJob
 from workers.watch import ABANDONED, Watch
 from workers.writer import StreamWriter
 
@@ -77,6 +77,17 @@ class Runner:
         finally:
             self.running.discard(job)
 
+    def silent_seconds(self) -> float:
+        """How long the engine has said nothing for any running job; 0 when none runs."""
+        newest = max((job.moved_at for job in self.running), default=None)
+        return 0.0 if newest is None else time.monotonic() - newest
+
+    def engine_hangs(self) -> None:
+        """Give all jobs back."""
+        self.engine_died.set()
+        for job in list(self.running):
+            job.stop(ENGINE_HUNG)
+
     async def _abandoned(self, job: RunningJob) -> str | None:
         """A reason not to start the job: its reader's pod died while it waited, so nobody could cancel it."""
         enough = job.grace_seconds + self._settings.presence_ttl_seconds
@@ -99,7 +110,9 @@ class Runner:
             return
         finally:
             self._watch.jobs.discard(job)
-        if job.stopped == LOST:
+        if job.stopped == ENGINE_HUNG:
+            await self._give_back(job, EngineDied("no request of it makes progress"))
+        elif job.stopped == LOST:
             log.warning("job %s: attempt %d stops, its lease was lost", job.id, job.attempt)
         else:
             await self._end(job, end)
@@ -165,7 +178,10 @@ class Runner:
                 job.said(event)
                 if event["type"] == DELTA:
                     job.log.append(event)
-                    await job.log.room()
+                    if job.log.full:
+                        job.held_back = True
+                        await job.log.room()
+                        job.held_back = False
 
     async def _end(self, job: RunningJob, end: Event) -> None:
         """The end event, then the record: in this order, so that no reader sees a terminal job without an end."""

@@ -12,6 +12,8 @@ from workers.writer import JobLog
 
 LOST = "lost"
 """Stop reason of a job that is another worker's now: write nothing more."""
+ENGINE_HUNG = "engine_hung"
+"""Stop reason of a job whose engine makes no progress with any request: give it back."""
 
 
 class RunningJob:
@@ -26,6 +28,8 @@ class RunningJob:
         self.done = False
         self.stopped: str | None = None
         self.continuable = False
+        self.held_back = False
+        """The log takes no more for now, so the engine's silence is ours."""
         self._off_course = False
         self.reader_seen_at = time.monotonic()
         self._pump: asyncio.Task[None] | None = None
@@ -62,6 +66,11 @@ class RunningJob:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
                 raise
+
+    @property
+    def moved_at(self) -> float:
+        """When the engine last said something for it, or it was claimed, or could not because of us: monotonic."""
+        return time.monotonic() if self.held_back else self._moved_at
 
     def stop(self, why: str) -> None:
         """Stop the work. Only the first reason counts; without effect once the engine is done."""
@@ -103,7 +112,7 @@ class RunningJob:
             return "deadline_exceeded"
         if not self._spoke:
             return "first_token_timeout" if 0 < self._ttft_timeout < now - self._claimed_at else None
-        return "stall_timeout" if 0 < self._stall_timeout < now - self._moved_at else None
+        return "stall_timeout" if 0 < self._stall_timeout < now - self.moved_at else None
 
     def usage(self) -> Event | None:
         """The engine's usage; for an answer cut short, its prompt's size and the tokens counted here."""

@@ -99,9 +99,14 @@ class JobLog:
         self.ended = event["type"] == events.END
         self._writer.wake(self)
 
+    @property
+    def full(self) -> bool:
+        """Whether more than the allowed bytes are held back: the engine must wait instead of our memory."""
+        return self._held() > self._writer.pending_bytes_per_job
+
     async def room(self) -> None:
-        """Wait until no more than the allowed bytes are held back: the engine waits instead of our memory."""
-        while self._held() > self._writer.pending_bytes_per_job and not self.failure:
+        """Wait until the log is no longer full. Raises as `append` does."""
+        while self.full and not self.failure:
             await self._wait()
         if self.failure:
             raise self.failure
@@ -124,7 +129,7 @@ class JobLog:
             return True
         if not self._pending or self.failure:
             return False
-        if self.ended or self._hurry or self._held() > self._writer.pending_bytes_per_job:
+        if self.ended or self._hurry or self.full:
             return True
         tokens = sum(p.tokens for p in self._pending)
         return tokens >= self._budget.least_tokens(self.seq, self.tokens) * len(self._pending)

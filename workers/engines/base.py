@@ -64,6 +64,8 @@ class Engine(Protocol):
     """Id under which the model is served."""
     capacity: int
     """Requests that run at once (vLLM: max_num_seqs)."""
+    in_process: bool
+    """Whether silence of all its requests means that it hangs; behind a URL it may just be busy with others'."""
     max_model_len: int | None
     """Context length in tokens, prompt and answer together; None when unknown."""
     max_prompt_chars: int | None

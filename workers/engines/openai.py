@@ -34,6 +34,7 @@ class _TryAgain(Exception):
 
 class OpenAIEngine:
     name = "openai"
+    in_process = False
     max_prompt_chars: int | None = None
 
     def __init__(self, settings: Settings) -> None:

@@ -56,6 +56,7 @@ class _Sequence:
 
 class SimulatedEngine:
     name = "simulated"
+    in_process = True
     max_prompt_chars: int | None = None
 
     def __init__(self, settings: Settings) -> None:

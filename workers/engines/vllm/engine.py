@@ -26,6 +26,7 @@ class VllmEngine:
     """
 
     name = "vllm"
+    in_process = True
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
