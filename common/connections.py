@@ -6,6 +6,7 @@ A blocking read holds its connection for seconds; in a shared pool a few of them
 
 import asyncio
 import builtins
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,9 @@ POOL_WAIT_SECONDS = 5.0
 # Redis is there but cannot serve now: loading its file, a replica after a failover, out of memory, disk full.
 _NOT_NOW = (BusyLoadingError, ClusterDownError, OutOfMemoryError, ReadOnlyError)
 _NOT_NOW_PREFIXES = ("MISCONF", "LOADING", "READONLY", "OOM", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS")
+# Before Redis 7 the error of a command in a script comes wrapped: "Error running script (call to f_…): @user_script:1:
+# @user_script: 1: -OOM command not allowed …". Such a script has written nothing: only its first write can be refused.
+_IN_SCRIPT = re.compile(rf"^Error running script .*: -({'|'.join(_NOT_NOW_PREFIXES)}) ")
 
 
 class _Cancellable:
@@ -105,7 +109,9 @@ def is_outage(error: BaseException) -> bool:
     """Whether `error` says that Redis is away or cannot serve now, so that the same command may work later."""
     if isinstance(error, (ConnectionError, TimeoutError, OSError, *_NOT_NOW)):
         return True
-    return isinstance(error, ResponseError) and str(error).startswith(_NOT_NOW_PREFIXES)
+    if not isinstance(error, ResponseError):
+        return False
+    return str(error).startswith(_NOT_NOW_PREFIXES) or _IN_SCRIPT.match(str(error)) is not None
 
 
 @contextmanager
