@@ -33,11 +33,9 @@ class Faults:
 
     async def _do(self, fault: Fault) -> None:
         what, victim = fault.kind.split()
-        if victim == "worker":
-            done = await self._hit(self._fleet.workers[fault.target], what, fault)
-        elif victim == "pod":
+        if victim == "pod":
             done = await self._hit(self._fleet.pods[fault.target], what, fault)
-        elif victim == "engine":
+        elif victim in ("worker", "engine"):
             done = await self._hit(self._fleet.workers[fault.target], what, fault)
         elif victim == "link":
             done = await self._break_link(cast(Mode, what), fault)
@@ -46,13 +44,13 @@ class Faults:
         self._ledger.counts["faults" if done else "faults that found nothing to hit"] += 1
 
     async def _hit(self, slot: Slot, what: str, fault: Fault) -> bool:
-        if not slot.usable:
-            return False
         process = slot.process
+        # One that is on its way out may still be killed: half a shutdown is a state like others.
+        if not (process.alive if what == "kill" else slot.usable):
+            return False
         self._ledger.say(f"{fault.kind}: {slot.name}, pid {process.pid}")
         if what in ("kill", "break"):
-            how = f"{fault.kind}"
-            await self._note_struck(process.pid, how)
+            await self._note_struck(process.pid, fault.kind)
         if what == "kill":
             slot.hit(signal.SIGKILL, -signal.SIGKILL)
         elif what == "break":
@@ -80,7 +78,7 @@ class Faults:
 
     async def _break_link(self, mode: Mode, fault: Fault) -> bool:
         link = self._fleet.links[fault.target]
-        self._ledger.say(f"{fault.kind} of {('worker-0', 'pod-0')[fault.target]} for {fault.seconds} s")
+        self._ledger.say(f"{fault.kind} of {self._fleet.slots[fault.target].name} for {fault.seconds} s")
         link.set(mode)
         await asyncio.sleep(fault.seconds)
         link.set("open")
@@ -96,6 +94,11 @@ class Faults:
                     await asyncio.to_thread(self._fleet.redis.stop)
                     await asyncio.sleep(fault.seconds)
                     await asyncio.to_thread(self._fleet.redis.start)
+            elif fault.kind == "stop redis":
+                async with self._redis_up:
+                    await self._stop_redis(fault.seconds)
+            elif fault.kind == "starve redis":
+                await self._starve_redis(fault.seconds)
             elif fault.kind == "kill clients":
                 await self._redis.client_kill_filter(_type="normal", skipme=True)
             else:
@@ -103,3 +106,21 @@ class Faults:
         except (RedisError, OSError):
             return False
         return True
+
+    async def _stop_redis(self, seconds: float) -> None:
+        process = self._fleet.redis.process
+        assert process is not None
+        process.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.signal(signal.SIGCONT)
+
+    async def _starve_redis(self, seconds: float) -> None:
+        await self._redis.config_set("maxmemory", 1)
+        await asyncio.sleep(seconds)
+        while True:
+            with contextlib.suppress(RedisError, OSError):
+                await self._redis.config_set("maxmemory", 0)
+                return
+            await asyncio.sleep(0.1)

@@ -97,16 +97,17 @@ class Slot:
 
 
 class Fleet:
-    """The first worker and the first pod reach Redis over a link that can be broken."""
+    """Each process reaches Redis over a link of its own that can be broken."""
 
     def __init__(self, folder: Path, pods: int, workers: int, settings: dict[str, Any], ledger: Ledger) -> None:
         self.redis = QuietRedis(folder / "redis")
         self.ports = [quiet_port() for _ in range(pods)]
-        self.links = [Link(quiet_port(), self.redis.port) for _ in range(2)]
+        self.links = [Link(quiet_port(), self.redis.port) for _ in range(workers + pods)]
+        """Of the workers, then of the pods."""
         self.pods: list[Slot] = []
         self.workers: list[Slot] = []
         self._folder = folder
-        self._settings = {"redis_url": self.redis.url, "namespace": NAMESPACE, **settings}
+        self._settings = {"namespace": NAMESPACE, **settings}
         self._many = workers
         self._ledger = ledger
         self._supervisor: asyncio.Task[None] | None = None
@@ -118,19 +119,18 @@ class Fleet:
     async def start(self) -> None:
         for link in self.links:
             await link.start()
-        linked = [{"redis_url": f"redis://127.0.0.1:{link.port}/0"} for link in self.links]
+        settings = [{**self._settings, "redis_url": f"redis://127.0.0.1:{link.port}/0"} for link in self.links]
         for i in range(self._many):
-            settings = {**self._settings, **(linked[0] if i == 0 else {})}
             command = [sys.executable, "-m", "tests.chaos.worker"]
-            self.workers.append(Slot(f"worker-{i}", command, self._folder, settings, self._ledger))
+            self.workers.append(Slot(f"worker-{i}", command, self._folder, settings[i], self._ledger))
         for i, port in enumerate(self.ports):
-            settings = {**self._settings, "port": port, **(linked[1] if i == 0 else {})}
-            self.pods.append(Slot(f"pod-{i}", tailrace("api"), self._folder, settings, self._ledger))
+            with_port = {**settings[self._many + i], "port": port}
+            self.pods.append(Slot(f"pod-{i}", tailrace("api"), self._folder, with_port, self._ledger))
         self._supervisor = asyncio.create_task(self._supervise(), name="supervisor")
 
     @property
     def slots(self) -> list[Slot]:
-        return [*self.pods, *self.workers]
+        return [*self.workers, *self.pods]
 
     async def stop(self) -> int:
         """SIGTERM for all. Returns how many processes were left: those that had to be killed, and their children."""
@@ -163,7 +163,7 @@ class Fleet:
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
             url: str = process.environ().get("TAILRACE_REDIS_URL", "")
-            return url.endswith((f":{self.redis.port}/0", *(f":{link.port}/0" for link in self.links)))
+            return url.endswith(tuple(f":{link.port}/0" for link in self.links))
         except psutil.Error:
             return False
 

@@ -46,7 +46,11 @@ class Harness:
         """Returns the process's exit code."""
         with tempfile.TemporaryDirectory(prefix="tailrace-chaos-") as folder:
             print(f"logs are in {folder}")
-            faults = schedule.draw(self._seed, self._seconds, {"pod": self._pods, "worker": self._workers, "link": 2})
+            faults = schedule.draw(
+                self._seed,
+                self._seconds,
+                {"pod": self._pods, "worker": self._workers, "link": self._pods + self._workers},
+            )
             print(f"seed {self._seed}, {self._seconds:.0f} s, {len(faults)} faults:")
             print("\n".join(f"  {fault}" for fault in faults), flush=True)
             fleet = Fleet(Path(folder), self._pods, self._workers, self._settings(), self._ledger)

@@ -74,6 +74,8 @@ class Life:
         plan = self._plan
         if plan.surface == "chat":
             await self._chat(leave_after)
+        elif plan.surface == "whole":
+            await self._whole()
         elif plan.surface == "ws" and (plan.fate in ("abandon", "cling") or self._rng.random() < 0.5):
             await self._generate(leave_after)
         else:
@@ -131,6 +133,17 @@ class Life:
                     raise Broken from None
             await pause(self._rng)
         await self._reading.events(listener, leave_after)
+
+    async def _whole(self) -> None:
+        """A chat answer in one piece: asked for with a key, so that the next try finds the same answer."""
+        response = await self._door.call(
+            self._rng, "POST", "/v1/chat/completions", json=self._plan.body, headers=self._key()
+        )
+        if response.status_code != 200:
+            self._ledger.find("lost", f"{self._about}: chat answered {response.status_code} {response.text}")
+            raise Broken
+        self._known(response.headers["x-job-id"])
+        self._listener("whole", response.headers["x-job-id"]).whole(response.json())
 
     async def _generate(self, leave_after: int | None) -> None:
         """Submit over a WebSocket; once the job's id is known, attach to it over others."""

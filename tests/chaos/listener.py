@@ -77,6 +77,12 @@ class Listener:
         elif message["type"] == "done":
             self._end(message["status"], event_id)
 
+    def whole(self, completion: dict[str, Any]) -> None:
+        """An answer in one piece."""
+        choice = completion["choices"][0]
+        self._tokens(choice["message"]["content"])
+        self._end(DONE, None)
+
     def _id(self, text: str | None, *, whole_log: bool) -> None:
         """`whole_log`: this view shows every entry, so that the next id is known in advance."""
         if text is None:

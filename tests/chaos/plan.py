@@ -8,13 +8,13 @@ from typing import Any, Literal
 from tests.support.client import MODEL
 from workers.engines.simulated import prompt_text, token_id, token_text
 
-Surface = Literal["job", "chat", "ws"]
+Surface = Literal["job", "chat", "whole", "ws"]
 Fate = Literal["finish", "cancel", "delete", "abandon", "cling", "forget"]
 """finish: read to the end. cling: dies with its reader, who always comes back in time. abandon: the reader does not.
 forget: nobody ever reads it."""
 
 _FATES: dict[Fate, int] = {"finish": 66, "cancel": 10, "delete": 5, "abandon": 6, "cling": 7, "forget": 6}
-_SURFACES: dict[Surface, int] = {"job": 50, "chat": 28, "ws": 22}
+_SURFACES: dict[Surface, int] = {"job": 44, "chat": 26, "ws": 22, "whole": 8}
 TOKENS = (20, 200)
 GRACE_SECONDS = 60
 """Of a job that clings: longer than any reader here is ever kept away."""
@@ -70,7 +70,7 @@ def plan(seed: int, n: int) -> Plan:
     (surface,) = rng.choices(list(_SURFACES), list(_SURFACES.values()))
     if fate in ("abandon", "cling"):
         surface = rng.choice(["chat", "ws"])
-    elif fate == "forget":
+    elif fate == "forget" or (surface == "whole" and fate != "finish"):
         surface = "job"
     return Plan(
         seed=seed,
@@ -80,7 +80,7 @@ def plan(seed: int, n: int) -> Plan:
         tokens=rng.randint(*TOKENS),
         body_seed=rng.randrange(1000),
         readers=rng.choice([1, 1, 2, 3]) if fate in ("finish", "cancel", "delete") else 1,
-        keyed=rng.random() < 0.5,
+        keyed=rng.random() < 0.5 or surface == "whole",
         rng=rng,
     )
 

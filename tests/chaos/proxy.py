@@ -1,15 +1,17 @@
-"""A link between one process and Redis that can be cut, hold everything back, or swallow Redis's replies."""
+"""A link between one process and Redis that can be cut, hold everything back, swallow replies, or be slow."""
 
 import asyncio
 import contextlib
 from typing import Literal
 
-Mode = Literal["open", "cut", "hold", "mute"]
+Mode = Literal["open", "cut", "hold", "mute", "slow"]
+SLOW_SECONDS = 0.2
 
 
 class Link:
     """`hold`: a partition as TCP sees it, what was sent arrives when it heals. `mute`: commands still reach Redis and
-    are carried out, their replies never come. `cut`: connections break at once, and new ones are refused."""
+    are carried out, their replies never come. `cut`: connections break at once, and new ones are refused. `slow`: every
+    reply is late."""
 
     def __init__(self, port: int, redis_port: int) -> None:
         self.port = port
@@ -68,6 +70,8 @@ class Link:
         with contextlib.suppress(OSError):
             while data := await source.read(65_536):
                 await self._moving.wait()
+                if replies and self._mode == "slow":
+                    await asyncio.sleep(SLOW_SECONDS)
                 if not (replies and self._mode == "mute"):
                     sink.write(data)
                     await sink.drain()

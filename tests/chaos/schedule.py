@@ -10,13 +10,17 @@ FaultKind = Literal[
     "term worker",
     "break engine",
     "kill pod",
+    "stop pod",
     "term pod",
     "restart redis",
+    "stop redis",
+    "starve redis",
     "kill clients",
     "pause redis",
     "cut link",
     "hold link",
     "mute link",
+    "slow link",
 ]
 
 # How often, and the shortest and longest time that it lasts. The lease is a second: a stop may be shorter or longer.
@@ -26,13 +30,19 @@ _KINDS: dict[FaultKind, tuple[int, float, float]] = {
     "term worker": (10, 0, 0),
     "break engine": (8, 0, 0),
     "kill pod": (10, 0, 0),
-    "term pod": (8, 0, 0),
+    "stop pod": (4, 0.5, 4),
+    "term pod": (6, 0, 0),
     "restart redis": (4, 0, 1.5),
+    # Longer than a client's timeout of 5 s, too: then commands are repeated that Redis carries out later.
+    "stop redis": (3, 0.5, 7),
+    # OOM: Redis answers, reads and refuses to write.
+    "starve redis": (4, 0.2, 3),
     "kill clients": (6, 0, 0),
-    "pause redis": (4, 0.2, 2),
-    "cut link": (3, 0.2, 3),
-    "hold link": (5, 0.5, 4),
-    "mute link": (5, 0.05, 1),
+    "pause redis": (3, 0.2, 2),
+    "cut link": (5, 0.2, 3),
+    "hold link": (7, 0.5, 4),
+    "mute link": (8, 0.05, 1),
+    "slow link": (3, 0.5, 4),
 }
 _GAP_SECONDS = (0.8, 2.8)
 _CALM_SECONDS = 1.0
