@@ -6,6 +6,7 @@ Fields that are not named here pass through untouched.
 import json
 from typing import Annotated, Any, Literal
 
+import msgpack
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.requests import Request
 
@@ -145,6 +146,11 @@ def parse_json(data: bytes | str) -> dict[str, Any]:
         raise BadRequest(f"Not valid JSON: {error}.", code="invalid_json") from error
     if not isinstance(raw, dict):
         raise BadRequest("A JSON object is expected.", code="invalid_json")
+    try:
+        msgpack.packb(raw)
+    except (ValueError, OverflowError) as error:
+        # JSON can spell what cannot be stored: half a surrogate pair, integers beyond 64 bits, endless nesting.
+        raise BadRequest(f"The JSON holds a value that cannot be stored: {error}.", code="invalid_json") from error
     return raw
 
 

@@ -79,12 +79,17 @@ class Topic:
         self.wake()
 
     def after(self, cursor: EventId) -> list[Entry] | None:
-        """Entries of the ring after `cursor`; None when the ring does not reach back that far."""
+        """Entries of the ring after `cursor`; None when the ring cannot tell: then the log itself must be asked."""
         if not self.ring:
             return None
-        # seq has no holes (checked above), so the place in the ring is a subtraction.
+        # seq has no holes (see extend), so the place in the ring is a subtraction.
         start = cursor.seq + 1 - self.ring[0][0].seq
-        return self.ring[start:] if start >= 0 else None
+        if not 0 <= start <= len(self.ring):
+            return None
+        # A cursor that is not in this log (made up, or of entries that Redis has lost) must not pass for one that is.
+        if start and self.ring[start - 1][0] != cursor:
+            return None
+        return self.ring[start:]
 
     async def wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -143,10 +148,12 @@ class Shard:
             try:
                 if self._client_id is None:
                     self._client_id = await self._client.client_id()
-                self._take(await self._read())
-                self.away_since = None
+                reply = await self._read()
             except (RedisError, OSError) as error:
                 await self._lost(error)
+            else:
+                self._back()
+                self._take(reply)
 
     async def close(self) -> None:
         if self._kicker:
@@ -155,10 +162,7 @@ class Shard:
 
     async def _read(self) -> list[Any]:
         self._sent = self._wanted
-        streams: dict[Any, Any] = {key: str(topic.tail) for key, topic in self.topics.items() if topic.failure is None}
-        if not streams:
-            await asyncio.sleep(RETRY_SECONDS)
-            return []
+        streams: dict[Any, Any] = {key: str(topic.tail) for key, topic in self.topics.items()}
         reply: list[Any] = await self._client.xread(streams, ENTRIES_PER_READ, int(BLOCK_SECONDS * 1000))
         return reply or []
 
@@ -167,6 +171,13 @@ class Shard:
             # Gone when its last reader left while the read was under way.
             if topic := self.topics.get(key):
                 topic.extend([parse_entry(item) for item in items])
+
+    def _back(self) -> None:
+        """Redis answers."""
+        if self.away_since is not None:
+            self.away_since = None
+            for topic in self.topics.values():
+                topic.failure = None
 
     async def _lost(self, error: Exception) -> None:
         if not is_outage(error):
@@ -271,6 +282,7 @@ class Hub:
         self._keys = keys
         self._topics: dict[str, tuple[Topic, Shard]] = {}
         self._shards: list[tuple[Shard, asyncio.Task[None]]] = []
+        self._closing = False
 
     @property
     def streams(self) -> int:
@@ -279,7 +291,7 @@ class Hub:
     def open(self, job_id: str, cursor: EventId) -> Reader:
         known = self._topics.get(job_id)
         if known is None:
-            topic = Topic(job_id, self._keys.stream(job_id), cursor)
+            topic = Topic(job_id, self._keys.stream(job_id), cursor, closing=self._closing)
             shard = self._shard_with_room()
             self._topics[job_id] = topic, shard
             shard.add(topic)
@@ -289,7 +301,8 @@ class Hub:
         return Reader(topic, cursor, self._eventlog)
 
     def send_away(self) -> None:
-        """End every reader with HubClosing."""
+        """End every reader with HubClosing, also those that are still to come."""
+        self._closing = True
         for topic, _ in self._topics.values():
             topic.closing = True
             topic.wake()
@@ -307,7 +320,7 @@ class Hub:
             await asyncio.sleep(SILENT_SECONDS)
             try:
                 await self._check_silent()
-            except (RedisError, OSError) as error:
+            except Exception as error:
                 if not is_outage(error):
                     log.exception("hub: check of silent streams failed")
 
@@ -324,6 +337,8 @@ class Hub:
         for topic, (state, attempt) in zip(
             silent, await self._jobs.states([topic.job_id for topic in silent]), strict=True
         ):
+            if topic.moved_at >= before:
+                continue  # it has spoken while the records were read
             if state == "queued":
                 topic.waiting_again = attempt
             topic.over = state not in ("queued", "running")

@@ -2,10 +2,7 @@
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field
-
-from redis.exceptions import RedisError
 
 from common.connections import is_outage
 from common.errors import BadRequest, NotFound, Unavailable
@@ -23,13 +20,12 @@ class Models:
     fleet: Fleet
     workers: list[WorkerInfo] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
-    refreshed_at: float = 0.0
 
     async def run(self) -> None:
         while True:
             try:
                 await self.refresh()
-            except (RedisError, OSError) as error:
+            except Exception as error:
                 if not is_outage(error):
                     log.exception("models: refresh failed")
             await asyncio.sleep(REFRESH_SECONDS)
@@ -37,7 +33,6 @@ class Models:
     async def refresh(self) -> None:
         self.workers = [worker for worker in await self.fleet.workers() if not worker.draining]
         self.known = set(await self.fleet.known_models())
-        self.refreshed_at = time.monotonic()
 
     def serving(self, model: str) -> list[WorkerInfo]:
         return [worker for worker in self.workers if worker.model == model]

@@ -58,7 +58,9 @@ class Presence:
         del self._readers[record.id]
         if closing:
             return  # the entry lapses by itself, which is the time that the reader has to come back
-        task = asyncio.create_task(self._left(record, ended), name=f"left {record.id}")
+        # Without the record: it holds the whole request, and a grace may be long.
+        leaving = self._left(record.id, record.options.grace_seconds, ended)
+        task = asyncio.create_task(leaving, name=f"left {record.id}")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -67,21 +69,26 @@ class Presence:
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=timeout)
 
-    async def _left(self, record: JobRecord, ended: bool) -> None:
+    async def _left(self, job_id: str, grace_seconds: float, ended: bool) -> None:
+        key = self._keys.attached(job_id)
         try:
-            others = await scripts.detach(self._client, [self._keys.attached(record.id)], [self._ender.caller])
+            others = await scripts.detach(self._client, [key], [self._ender.caller])
+            if job_id in self._readers:
+                # Somebody came while the key was being removed.
+                await self._refresh([job_id])
+                return
             if ended or others:
                 return
-            if record.options.grace_seconds > 0:
-                await asyncio.sleep(record.options.grace_seconds)
-                if await self._client.exists(self._keys.attached(record.id)):
+            if grace_seconds > 0:
+                await asyncio.sleep(grace_seconds)
+                if job_id in self._readers or await self._client.exists(key):
                     return
-            await cancel(self._jobs, self._ender, record.id, REASON)
+            await cancel(self._jobs, self._ender, job_id, REASON)
         except (RedisError, OSError) as error:
             # The worker sees by itself that nobody is attached any more.
-            log.warning("job %s: reader left, but Redis is away: %s", record.id, error)
+            log.warning("job %s: reader left, but Redis is away: %s", job_id, error)
         except Exception:
-            log.exception("job %s: reader left, and its job could not be cancelled", record.id)
+            log.exception("job %s: reader left, and its job could not be cancelled", job_id)
 
     async def _refresh(self, job_ids: list[str]) -> None:
         if not job_ids:

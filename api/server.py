@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from contextlib import suppress
 from types import FrameType
 
@@ -90,4 +91,7 @@ def serve(settings: Settings) -> None:
         timeout_graceful_shutdown=CLOSE_SECONDS,
         server_header=False,
     )
-    PodServer(config, pod).run()
+    socket_ = config.bind_socket()
+    # A reader that has stopped reading leaves megabytes in the kernel's buffer; closing alone would wait for them.
+    socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.send_timeout_seconds * 1000))
+    PodServer(config, pod).run(sockets=[socket_])

@@ -5,11 +5,13 @@ the last carry `<attempt>-<seq>.<n>`, so that a reader can resume between them.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from api.follow import Said
@@ -21,6 +23,8 @@ from common.connections import translated
 from common.errors import BadRequest, TailraceError
 from common.events import DELTA, END, START, EventId
 from common.records import JobRecord
+
+log = logging.getLogger(__name__)
 
 RETRY_MS = 500
 """What readers are told to wait before they resume at another pod."""
@@ -44,6 +48,8 @@ def parse_cursor(text: str | None, param: str) -> Cursor:
     id_text, dot, skip = text.partition(".")
     try:
         id = EventId.parse(id_text)
+        if id.attempt == 0 and id != START:
+            raise ValueError(text)
         if not dot:
             return Cursor(id)
         if not (skip.isascii() and skip.isdigit() and id.seq > 0):
@@ -149,6 +155,8 @@ class JobStream(EventSourceResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except* SendTimeoutError:
+            log.info("job %s: its reader does not read, closed", self._attachment.record.id)
         finally:
             try:
                 await self._attachment.close()

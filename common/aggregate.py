@@ -13,6 +13,7 @@ class _Choice:
         self.reasoning: list[str] = []
         self.tool_calls: dict[int, dict[str, Any]] = {}
         self.logprobs: dict[str, list[Any]] = {}
+        self.role: str | None = None
         self.finish_reason: str | None = None
         self.stop_reason: Any = None
 
@@ -26,6 +27,7 @@ class _Choice:
         for key, values in (event.get("logprobs") or {}).items():
             if values is not None:
                 self.logprobs.setdefault(key, []).extend(values)
+        self.role = event.get("role", self.role)
         self.finish_reason = event.get("finish_reason", self.finish_reason)
         self.stop_reason = event.get("stop_reason", self.stop_reason)
 
@@ -80,6 +82,16 @@ class Aggregate:
     def result(self) -> dict[str, Any]:
         choices = [choice.result(index) for index, choice in sorted(self._choices.items())]
         return {"choices": choices, "usage": self.usage}
+
+    def delivered(self) -> Event:
+        """The deltas of choice 0 so far, merged into one delta: what a continuation must not say again."""
+        choice = self._choices[0]
+        merged = {name: value for name, value in choice.result(0).items() if value not in (None, "")}
+        if choice.role:
+            merged["role"] = choice.role
+        if choice.tool_calls:
+            merged["tool_calls"] = [{"index": index, **call} for index, call in sorted(choice.tool_calls.items())]
+        return {"type": DELTA, **merged}
 
     @property
     def finish_reason(self) -> str | None:

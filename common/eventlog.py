@@ -23,12 +23,7 @@ class Fenced(Exception):
 
 
 class AlreadyEnded(Exception):
-    """The log has its `end` event, which the exception carries."""
-
-    def __init__(self, end: Event, id: EventId) -> None:
-        super().__init__(f"ended at {id}")
-        self.end = end
-        self.id = id
+    """The log has its `end` event; only the job's record is left to be finished."""
 
 
 class Gap(Exception):
@@ -62,7 +57,7 @@ class EventLog:
         if verdict == b"fenced":
             raise Fenced(f"{job_id}: attempt {attempt} is behind {id}")
         if verdict == b"ended":
-            raise AlreadyEnded(await self.read_one(job_id, id), id)
+            raise AlreadyEnded(f"{job_id}: ended at {id}")
         return id
 
     async def read_after(self, job_id: str, cursor: EventId = START, count: int = READ_COUNT) -> list[Entry]:
@@ -80,10 +75,12 @@ class EventLog:
         """The whole log, decoded. Bounded by `stream_maxlen` entries of one answer."""
         whole: list[tuple[EventId, Event]] = []
         cursor = START
-        while entries := await self.read_after(job_id, cursor):
+        while True:
+            entries = await self.read_after(job_id, cursor)
             whole += [(id, events.decode(data)) for id, data in entries]
+            if len(entries) < READ_COUNT:
+                return whole
             cursor = entries[-1][0]
-        return whole
 
     async def last(self, job_id: str) -> Event | None:
         """The newest event, decoded; None when there is no stream."""

@@ -7,6 +7,7 @@ import msgpack
 
 from common.connections import Client
 from common.keys import Keys
+from common.records import known_fields
 
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT_TTL_SECONDS = 5.0
@@ -60,7 +61,7 @@ class Fleet:
         gone = [id for id, packed in zip(ids, raw, strict=True) if packed is None]
         if gone:
             await self._client.srem(self._keys.workers, *gone)  # type: ignore[misc]
-        return [WorkerInfo(**msgpack.unpackb(packed)) for packed in raw if packed is not None]
+        return [known_fields(WorkerInfo, msgpack.unpackb(packed)) for packed in raw if packed is not None]
 
     async def known_models(self) -> list[str]:
         """Models that had a worker within the last day, with or without one now."""

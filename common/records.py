@@ -1,12 +1,14 @@
 """The job record: what Redis keeps about a job besides its event log."""
 
 import secrets
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
 
 import msgpack
 
 from common.events import TERMINAL
+
+T = TypeVar("T")
 
 Kind = Literal["chat", "completion"]
 OnDisconnect = Literal["cancel", "continue"]
@@ -94,15 +96,15 @@ def request_fields(request: JobRequest) -> list[Any]:
 
 def result_fields(result: dict[str, Any], end_event: dict[str, Any], first_token_at: float | None = None) -> list[Any]:
     """Field, value, ... for the finish script, from the aggregated result and the end event."""
-    fields: list[Any] = ["result", msgpack.packb(result)]
+    flat: list[Any] = ["result", msgpack.packb(result)]
     for name in ("usage", "error"):
         if end_event.get(name) is not None:
-            fields += [name, msgpack.packb(end_event[name])]
+            flat += [name, msgpack.packb(end_event[name])]
     if end_event.get("finish_reason"):
-        fields += ["finish_reason", end_event["finish_reason"]]
+        flat += ["finish_reason", end_event["finish_reason"]]
     if first_token_at is not None:
-        fields += ["first_token_ms", int(first_token_at * 1000)]
-    return fields
+        flat += ["first_token_ms", int(first_token_at * 1000)]
+    return flat
 
 
 def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
@@ -117,7 +119,7 @@ def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
         losses=int(raw[b"losses"]),
         worker=_text(raw.get(b"worker")),
         body={**msgpack.unpackb(raw[b"request"]), **_overrides(raw)},
-        options=Options(**msgpack.unpackb(raw[b"options"])),
+        options=known_fields(Options, msgpack.unpackb(raw[b"options"])),
         created_at=int(raw[b"created_ms"]) / 1000,
         deadline_at=_seconds(raw.get(b"deadline_ms")),
         started_at=_seconds(raw.get(b"started_ms")),
@@ -131,6 +133,12 @@ def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
         deleted=b"deleted" in raw,
         steered=int(raw.get(b"steered", 0)),
     )
+
+
+def known_fields(cls: type[T], values: dict[str, Any]) -> T:
+    """An instance of the dataclass `cls`; fields that only a newer version knows are left out (rolling upgrades)."""
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: value for name, value in values.items() if name in known})
 
 
 def _overrides(raw: dict[bytes, bytes]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ CASES: list[tuple[str, Any, int, str, str | None]] = [
     ("chat/completions", b'{"model": NaN}', 400, "invalid_json", None),
     ("chat/completions", b"[" * 100_000, 400, "invalid_json", None),
     ("chat/completions", b"\xff\xfe", 400, "invalid_json", None),
+    ("chat/completions", b'{"model": "\\ud83d"}', 400, "invalid_json", None),
+    ("chat/completions", b'{"seed": 1000000000000000000000000}', 400, "invalid_json", None),
     ("chat/completions", {"messages": MESSAGES}, 400, "invalid_request", "model"),
     ("chat/completions", bad(model=5), 400, "invalid_request", "model"),
     ("chat/completions", bad(model="unknown"), 404, "model_not_found", "model"),
@@ -65,7 +67,9 @@ async def test_a_bad_body(client: Client, path: str, body: Any, status: int, cod
     assert await client.metric("tailrace_jobs_submitted_total") == before
 
 
-@pytest.mark.parametrize("cursor", ["x", "1", "1-", "1-2-3", "1-2.", "1-2.x", "1-0.1", "-1-2", "1-" + "9" * 40, "٣-١"])
+@pytest.mark.parametrize(
+    "cursor", ["x", "1", "1-", "1-2-3", "1-2.", "1-2.x", "1-0.1", "0-1", "0-100", "-1-2", "1-" + "9" * 40, "٣-١"]
+)
 @pytest.mark.parametrize("where", ["header", "query"])
 async def test_a_malformed_cursor(client: Client, cursor: str, where: str) -> None:
     job_id = await client.submit(chat("hi", 1))

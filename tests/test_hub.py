@@ -189,3 +189,22 @@ async def test_readers_are_sent_away(rig: Rig) -> None:
     rig.hub.send_away()
     with pytest.raises(HubClosing):
         await waiting
+
+
+@pytest.mark.parametrize("cursor", [EventId(0, 3), EventId(1, 8), EventId(1, 50), EventId(3, 3)])
+async def test_a_cursor_that_is_not_in_the_log_never_passes_for_one(rig: Rig, cursor: EventId) -> None:
+    """Of a made-up attempt, or of entries that Redis lost before another attempt wrote others in their place."""
+    job_id = await rig.job()
+    await rig.write(job_id, 1, 5)
+    await rig.write(job_id, 6, 9, attempt=2)
+    reader = rig.hub.open(job_id, cursor)
+    good = rig.hub.open(job_id, START)
+    assert await asyncio.wait_for(read_until(good, 9), 4) == list(range(1, 10))
+    if cursor < EventId(2, 9):
+        with pytest.raises(Gap):
+            await asyncio.wait_for(reader.next(), 4)
+    else:
+        waiting = asyncio.create_task(reader.next())
+        await rig.write(job_id, 10, 11, attempt=4)
+        with pytest.raises(Gap):
+            await asyncio.wait_for(waiting, 4)

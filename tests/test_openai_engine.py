@@ -12,7 +12,7 @@ from tests.conftest import MakeStack
 from tests.support.client import Client, answer_to, chat, chat_stream
 from tests.support.processes import Process, RedisServer, Stack, free_port, tailrace
 from tests.support.wait import until
-from workers.engines.openai import _lines
+from workers.engines.openai import _events, _lines
 
 ENDLESS = 1_000_000
 
@@ -111,4 +111,11 @@ async def test_lines_end_where_sse_ends_them() -> None:
         for i in range(len(text)):
             yield text[i : i + 1]
 
-    assert [line async for line in _lines(chunks())] == ['data: {"a": "\u2028"}', "", "data: x"]
+    assert [line async for line in _lines(chunks())] == ['data: {"a": "\u2028"}', "", "data: x", ""]
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
+    (event,) = _events('data: {"choices": [{"index": 0, "delta": {"content": "a\\ud83d"}}]}')
+    assert event["content"] == "a\ufffd"
+    (event,) = _events('data: {"choices": [{"index": 0, "delta": {"content": "\\ud83d\\ude00"}}]}')
+    assert event["content"] == "\U0001f600"

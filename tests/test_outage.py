@@ -57,6 +57,26 @@ async def test_streams_go_on_after_redis_comes_back(make_stack: MakeStack, own_r
 
 
 @pytest.mark.slow
+async def test_an_outage_does_not_look_like_readers_that_left(make_stack: MakeStack, own_redis: RedisServer) -> None:
+    """Presence lapses while Redis is away; connected readers' jobs, running and waiting, go on all the same."""
+    stack = make_stack(own_redis.url, sim_itl_ms=20, sim_slots=2, presence_ttl_seconds=1)
+    api, worker = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        bodies = [chat(f"reader {i}", 150) for i in range(4)]
+        posting = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for body in bodies]
+        await until(lambda: api.log.count(": accepted") == 4, "two run and two wait")
+        own_redis.stop()
+        loop = asyncio.get_running_loop()
+        over = loop.time() + 3
+        await until(lambda: loop.time() > over, "presence has lapsed")
+        own_redis.start()
+        for body, response in zip(bodies, await asyncio.gather(*posting), strict=True):
+            assert response.status_code == 200, response.text
+            assert response.json()["choices"][0]["message"]["content"] == answer_to(body)
+        assert "abandoned" not in worker.log
+
+
+@pytest.mark.slow
 async def test_an_outage_longer_than_the_lease(make_stack: MakeStack, own_redis: RedisServer) -> None:
     """Owners get the time to renew before anybody takes their jobs: the answer is not started again."""
     stack = make_stack(own_redis.url, sim_itl_ms=20, lease_seconds=1)

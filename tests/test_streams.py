@@ -240,6 +240,12 @@ async def test_unknown_jobs_and_cursors_ahead_of_the_log(client: Client, make_st
     response = await client.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": "1-5000"})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_cursor"
+    # Of an attempt that never was: told at once, and the pod lives on.
+    heard = await client.read(job_id, stop_after=3)
+    url = f"/v1/jobs/{job_id}/events"
+    async with client.stream("GET", url, params={"after": "0-2"}) as refused:
+        assert refused.status_code == 400
+    assert heard.last_id
     await client.post(f"/v1/jobs/{job_id}/cancel")
 
 

@@ -217,11 +217,38 @@ async def test_one_job_that_cannot_be_written_does_not_stop_the_others(bench: Be
     assert await bench.text(well) == expected(1)
 
 
-async def test_the_end_gives_the_stream_its_time_to_live(bench: Bench, redis: Redis, job_id: str) -> None:
-    """aegra#599: a stream that is alive never expires, however quiet; an ended one does."""
+async def test_a_writer_never_lets_a_stream_expire(bench: Bench, redis: Redis, job_id: str) -> None:
+    """aegra#599: one that is alive never does, however quiet; and a fenced one is another's, even if it has ended."""
     job_log = bench.open(job_id)
     await job_log.drained()
     assert await redis.pttl(bench.keys.stream(job_id)) == -1
+    bench.faulty.away = True
     job_log.append(events.end("completed"))
-    await job_log.drained()
-    assert await redis.pttl(bench.keys.stream(job_id)) > 0
+    await bench.eventlog.append_attempt(job_id, 2, events.started(2, "other"))
+    bench.faulty.away = False
+    with pytest.raises(Fenced):
+        await job_log.drained()
+    assert await redis.pttl(bench.keys.stream(job_id)) == -1
+
+
+async def test_what_cannot_be_encoded_fails_its_own_job_only(bench: Bench) -> None:
+    broken, well = new_job_id("job"), new_job_id("job")
+    broken_log, well_log = bench.open(broken), bench.open(well)
+    broken_log.append(events.delta(content="\ud83d"))
+    well_log.append(token(0))
+    with pytest.raises(UnicodeEncodeError):
+        await broken_log.drained()
+    await well_log.drained()
+    assert await bench.text(well) == expected(1)
+
+
+async def test_the_writer_forgets_jobs_that_are_over(bench: Bench) -> None:
+    """Also when there is never a moment without anything to send."""
+    busy = bench.open(new_job_id("job"))
+    for i in range(50):
+        job_log = bench.open(new_job_id("job"))
+        busy.append(token(i))
+        job_log.append(events.end("completed"))
+        busy.append(token(i))
+        await job_log.drained()
+    assert len(bench.writer._dirty) <= 2

@@ -154,6 +154,7 @@ async def test_leaving_at_once_still_cancels(stack: Stack, client: Client) -> No
 BAD = [
     ("{not json", "invalid_json", None),
     ("[]", "invalid_json", None),
+    ('{"type": "generate", "ref": "\\ud83d"}', "invalid_json", None),
     ('{"type": "dance"}', "invalid_request", "type"),
     ("{}", "invalid_request", "type"),
     ('{"type": "attach"}', "invalid_request", "id"),

@@ -38,6 +38,7 @@ from workers.writer import StreamWriter
 
 log = logging.getLogger(__name__)
 
+VERSION = importlib.metadata.version("tailrace")
 NO_TIMEOUT_SECONDS = 10 * 365 * 86_400
 """For arq, which wants a number. The real limits are the job's own (workers/watch.py)."""
 
@@ -153,7 +154,8 @@ class WorkerProcess:
         """Leave when the engine is dead: the supervisor starts a worker with a fresh one."""
         while self.engine.healthy() and not self.runner.engine_died.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.runner.engine_died.wait(), HEARTBEAT_SECONDS)
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self.runner.engine_died.wait()
             if self._engine_hangs():
                 log.error("worker %s: no request has made progress for %.0f s", self.id, self.runner.silent_seconds())
                 self.runner.engine_hangs()
@@ -177,7 +179,7 @@ class WorkerProcess:
             max_model_len=engine.max_model_len,
             max_prompt_chars=engine.max_prompt_chars,
             started_at=self.started_at,
-            version=importlib.metadata.version("tailrace"),
+            version=VERSION,
             draining=self.queue is not None and not self.queue.allow_pick_jobs,
         )
 

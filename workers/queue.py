@@ -11,7 +11,9 @@ What is replaced, and why (arq 0.28, see docs/architecture.md):
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgpack
@@ -74,12 +76,22 @@ class QueueWorker(Worker):
             self._slot_free.clear()
             await self._slot_free.wait()
             return
-        claims = await self._store.claim(self._model, self._worker_id, free)
+        claims = await self._claim(free)
         for claim in claims:
             self._start(claim)
         if len(claims) < free:
             await self.record_health()
             await self._wake_client.blpop([self._store.keys.wake(self._model)], WAKE_SECONDS)  # type: ignore[misc, arg-type]
+
+    async def _claim(self, count: int) -> list[Claim]:
+        """Claim; if that is cut short by a shutdown, hand back what it brings."""
+        claiming = asyncio.ensure_future(self._store.claim(self._model, self._worker_id, count))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            for claim in await claiming:
+                await self._store.release(claim.record.id, self._model, self._worker_id, claim.attempt)
+            raise
 
     def _start(self, claim: Claim) -> None:
         job_id = claim.record.id
@@ -149,11 +161,17 @@ class QueueWorker(Worker):
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         renewing.cancel()
 
+    def handle_sig_wait_for_completion(self, signum: signal.Signals) -> None:
+        """arq's, once: a second signal would cancel jobs that are just being handed back."""
+        if self.allow_pick_jobs:
+            super().handle_sig_wait_for_completion(signum)
+
     async def close(self) -> None:
-        """arq's close, for tasks that a shutdown has cancelled: it would raise their CancelledError."""
+        """As arq's, but it raises neither the jobs' CancelledError nor Redis errors, and always runs `on_shutdown`."""
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-        self.tasks.clear()
-        try:
-            await super().close()
-        except (RedisError, OSError) as error:
-            log.warning("queue: closed without Redis: %s", error)
+        with suppress(RedisError, OSError):
+            await self.pool.delete(self.health_check_key)
+        if self.on_shutdown:
+            await self.on_shutdown(self.ctx)
+        await self.pool.aclose(close_connection_pool=True)
+        await self._wake_client.aclose()

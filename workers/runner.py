@@ -63,14 +63,12 @@ class Runner:
         job = RunningJob(claim, self._settings)
         self.running.add(job)
         try:
-            if reason := claim.cancel_reason or await self._abandoned(job):
-                await self._ender.end(ToEnd(job.id, job.attempt, reason))
+            if reason := claim.cancel_reason or await _persistently(lambda: self._abandoned(job)):
+                await _persistently(lambda: self._ender.end(ToEnd(job.id, job.attempt, reason)))
             else:
                 await self._run(job)
         except Fenced as error:
             log.warning("job %s: attempt %d stops, another worker has it: %s", job.id, job.attempt, error)
-        except AlreadyEnded:
-            await self._ender.finish_from_log(job.id, job.attempt)
         except asyncio.CancelledError:
             await self._hand_over(job)
             raise
@@ -93,11 +91,18 @@ class Runner:
         enough = job.grace_seconds + self._settings.presence_ttl_seconds
         if not job.needs_reader or time.time() - job.record.created_at < enough:
             return None
+        # Twice, with time for a living pod to say so again: a restart of Redis lets presence lapse, too.
+        if await self._watch.has_reader(job.id):
+            return None
+        await asyncio.sleep(self._settings.presence_ttl_seconds)
         return None if await self._watch.has_reader(job.id) else ABANDONED
 
     async def _run(self, job: RunningJob) -> None:
         try:
-            resume = await self._open_log(job)
+            resume = await _persistently(lambda: self._open_log(job))
+        except AlreadyEnded:
+            await _persistently(lambda: self._ender.finish_from_log(job.id, job.attempt))
+            return
         except Gap as gap:
             log.error("job %s: attempt %d cannot continue: %s", job.id, job.attempt, gap)
             await self._end(job, ending.ending("log_lost"))
@@ -139,7 +144,9 @@ class Runner:
     def _most_tokens(self, request: GenerationRequest) -> int | None:
         body = request.body
         each = body.get("max_completion_tokens") or body.get("max_tokens") or self._engine.max_model_len
-        return each * int(body.get("n") or 1) if each else None
+        prompt = body.get("prompt")
+        prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+        return each * int(body.get("n") or 1) * prompts if each else None
 
     async def _generate(self, job: RunningJob, resume: Resume | None) -> Event:
         """Let the engine speak into the log. Returns the end event that follows."""
@@ -188,6 +195,8 @@ class Runner:
         assert job.log is not None
         job.log.append(end)
         await job.log.drained()
+        # Only now, when the end is there: a fenced attempt must not give another's stream a time to live.
+        await _persistently(lambda: self._eventlog.expire(job.id, self._settings.stream_ttl_ms))
         # The usage of the end: it counts what was said, also when the engine could not say it any more.
         result = {**job.whole.result(), "usage": end.get("usage")}
         fields = result_fields(result, end, job.first_token_at)
@@ -199,9 +208,10 @@ class Runner:
 
     async def _give_back(self, job: RunningJob, error: EngineDied) -> None:
         """The engine died under the job: another worker goes on at once, unless the job kills every engine."""
+        job.engine_lost = True  # before anything wakes up that may cut this short
         self.engine_died.set()
         log.error("job %s: attempt %d lost its engine: %s", job.id, job.attempt, error)
-        if await self._release(job, loss=True) == "exhausted":
+        if await self._release(job) == "exhausted":
             await self._end(job, ending.ending("worker_lost", **_so_far(job)))
 
     async def _hand_over(self, job: RunningJob) -> None:
@@ -215,7 +225,8 @@ class Runner:
                 outcome = await self._release(job)
                 log.info("job %s: attempt %d handed over (%s)", job.id, job.attempt, outcome)
 
-    async def _release(self, job: RunningJob, *, loss: bool = False) -> str:
+    async def _release(self, job: RunningJob) -> str:
+        loss = job.engine_lost or not self._engine.healthy()
         return await self._jobs.release(job.id, job.record.model, self._worker, job.attempt, loss=loss)
 
 
@@ -239,7 +250,7 @@ def _resume(job: RunningJob) -> Resume | None:
     """None when nothing was delivered: then the job simply starts anew."""
     if job.whole.empty:
         return None
-    return Resume(job.token_ids, job.whole.result()["choices"][0])
+    return Resume(job.token_ids, job.whole.delivered())
 
 
 def _so_far(job: RunningJob) -> dict[str, Any]:

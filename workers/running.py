@@ -27,6 +27,8 @@ class RunningJob:
         self.first_token_at = self.record.first_token_at
         self.done = False
         self.stopped: str | None = None
+        self.engine_lost = False
+        """Its engine died under it: that is counted when it is given back, whoever does it."""
         self.continuable = False
         self.held_back = False
         """The log takes no more for now, so the engine's silence is ours."""

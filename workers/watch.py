@@ -80,6 +80,9 @@ class Watch:
                 self.last_poll = time.time()
             except (RedisError, OSError) as error:
                 self.failures += 1
+                # Presence keys expired while Redis was away, and pods need a moment to write them again.
+                for job in self.jobs:
+                    job.reader_seen_at = time.monotonic()
                 log.warning("watch: cannot read cancel keys, failure %d: %s", self.failures, error)
 
     def _check_timeouts(self) -> None:

@@ -11,6 +11,7 @@ and take the second, and the refused one would be lost behind a higher id.
 
 import asyncio
 import logging
+from copy import copy
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -42,9 +43,11 @@ class Budget:
         """`entries` and `tokens` are what the log holds already."""
         if entries < self._free_until:
             return 1
-        # Without a known bound, assume as much again as there is: entries then grow with the answer, so that
-        # the budget is never used up.
-        left = max(1, self._max_tokens - tokens) if self._max_tokens else max(1, tokens)
+        left = (self._max_tokens or 0) - tokens
+        if left <= 0:
+            # Without a known bound, or beyond it, assume as much again as there is: entries then grow with the
+            # answer, so that the budget is never used up.
+            left = max(1, tokens)
         return -(-left // max(1, self._limit - entries))
 
 
@@ -55,7 +58,7 @@ class _Pending:
 
     def __init__(self, event: Event) -> None:
         # A copy, because later deltas are merged into it and the caller keeps the original.
-        self.event = {key: list(value) if isinstance(value, list) else value for key, value in event.items()}
+        self.event = {name: copy(value) for name, value in event.items()}
         self.tokens = events.token_count(event)
         self.size = _size(event)
 
@@ -174,7 +177,6 @@ class StreamWriter:
         self._client = client
         self._keys = keys
         self._maxlen = settings.stream_maxlen
-        self._ttl_ms = settings.stream_ttl_ms
         # A dict, not a set: jobs are served in the order in which they asked.
         self._dirty: dict[JobLog, None] = {}
         self._wake = asyncio.Event()
@@ -194,6 +196,8 @@ class StreamWriter:
             await self._wake.wait()
             self._wake.clear()
             while batch := [job_log for job_log in self._dirty if job_log.due()]:
+                # Whoever has news adds itself again, so that this holds no job that is long over.
+                self._dirty = dict.fromkeys(batch)
                 outage = await self._flush(batch)
                 if outage is None:
                     backoff = FIRST_BACKOFF_SECONDS
@@ -207,22 +211,25 @@ class StreamWriter:
     async def _flush(self, batch: list[JobLog]) -> Exception | None:
         """Send one entry for each of `batch`. Returns the error when Redis is away; nothing is lost then."""
         pipe = self._client.pipeline(transaction=False)
-        expiring = 0
+        sent: list[JobLog] = []
         for job_log in batch:
-            id, data = job_log.next_entry()
+            try:
+                id, data = job_log.next_entry()
+            except (ValueError, TypeError, OverflowError) as error:
+                # One answer that cannot be packed must not stop all the others.
+                log.error("job %s: its event cannot be encoded: %s", job_log.job_id, error)
+                job_log.fail(error)
+                continue
             # The first entry of a job creates its stream. No later one may: a stalled worker that wakes up after
             # the stream has expired would leave a stream behind that nobody ever expires.
             create = () if id == (1, 1) else ("NOMKSTREAM",)
             pipe.execute_command("XADD", job_log.key, *create, "MAXLEN", "~", self._maxlen, str(id), "e", data)
-        for job_log in batch:
-            if job_log.ended:
-                pipe.pexpire(job_log.key, self._ttl_ms)
-                expiring += 1
+            sent.append(job_log)
         try:
             replies: list[Any] = await pipe.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             return error
-        return await self._settle(batch, replies[: len(replies) - expiring])
+        return await self._settle(sent, replies)
 
     async def _settle(self, batch: list[JobLog], replies: list[Any]) -> Exception | None:
         outage: Exception | None = None

@@ -109,6 +109,7 @@ class Session:
 
     async def _attach(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
+        self._pod.accept_work()
         record = await owned_job(self._pod, _id_of(message), self._owner)
         cursor = parse_cursor(message.get("after") and str(message["after"]), "after")
         with translated():
@@ -117,9 +118,13 @@ class Session:
 
     async def _stop(self, message: dict[str, Any]) -> None:
         """Cancel one job, wherever it was started, or everything that this socket follows."""
-        ids = [_id_of(message)] if "id" in message else list(self._following)
-        for job_id in ids:
+        if "id" in message:
+            job_id = _id_of(message)
             await owned_job(self._pod, job_id, self._owner)
+            ids = [job_id]
+        else:
+            ids = list(self._following)
+        for job_id in ids:
             with translated():
                 await cancel(self._pod.jobs, self._pod.ender, job_id, "cancelled_by_client")
 
@@ -174,7 +179,7 @@ class Session:
 
     async def _send(self, message: dict[str, Any]) -> None:
         """Raises TimeoutError when the client does not read."""
-        async with asyncio.timeout(self._pod.settings.send_timeout_seconds), self._sending:
+        async with self._sending, asyncio.timeout(self._pod.settings.send_timeout_seconds):
             if self._socket.application_state == WebSocketState.CONNECTED:
                 await self._socket.send_text(to_json(message).decode())
 

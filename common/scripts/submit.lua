@@ -23,8 +23,7 @@ end
 local depth = redis.call('ZCARD', KEYS[1])
 if depth >= tonumber(ARGV[2]) then return {'full', depth} end
 
--- With microseconds, so that jobs submitted in the same millisecond keep their order. As text, because Lua would
--- hand the number over with 14 digits only.
+-- With microseconds, so that jobs submitted in the same millisecond keep their order.
 local score = string.format('%.3f', t[1] * 1000 + t[2] / 1000 - ARGV[3])
 local deadline = 0
 if tonumber(ARGV[5]) > 0 then deadline = now + tonumber(ARGV[5]) end

@@ -301,5 +301,9 @@ async def test_a_killed_worker_does_not_show(pods: list[Client], real: Stack) ->
     os.kill(runs_it.pid, signal.SIGKILL)  # the one process, as the kernel's OOM killer would
     await reading
     assert heard.text == undisturbed[0].text
+    assert heard.end
+    assert undisturbed[0].end
+    assert heard.end["finish_reason"] == undisturbed[0].end["finish_reason"] == "length"
+    assert heard.end["usage"] == undisturbed[0].end["usage"]
     assert [event["attempt"] for event in heard.started] == [1, 2]
     await until(lambda: not any(child.is_running() for child in children), "no vLLM process is left behind", 10)

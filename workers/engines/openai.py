@@ -25,6 +25,7 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 _PATHS = {"chat": "chat/completions", "completion": "completions"}
 _DONE = "data: [DONE]"
+_OUR_FAULT = frozenset({401, 403})  # our key, not the client's
 _FULL_OR_AWAY = frozenset({429, 502, 503, 504})
 
 
@@ -117,7 +118,7 @@ class OpenAIEngine:
                     for event in _events(line):
                         begun = True
                         yield event
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             what = str(error) or type(error).__name__
             if begun:
                 raise EngineFailed(f"the upstream broke off: {what}") from error
@@ -132,7 +133,8 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            yield line.decode().rstrip("\r")
+            yield line.decode("utf-8", "replace").rstrip("\r")
+    yield rest.decode("utf-8", "replace")
 
 
 def _events(line: str) -> list[Event]:
@@ -141,6 +143,8 @@ def _events(line: str) -> list[Event]:
         return []
     try:
         chunk = json.loads(line.removeprefix("data:"))
+        if "\\ud" in line.lower():
+            chunk = _whole_characters(chunk)
         error = chunk.get("error")
         deltas = [delta_of(choice) for choice in chunk.get("choices") or ()]
     except (ValueError, KeyError, AttributeError, TypeError) as cause:
@@ -153,6 +157,12 @@ def _events(line: str) -> list[Event]:
     return said
 
 
+def _whole_characters(chunk: Any) -> Any:
+    """`chunk` with halves of surrogate pairs replaced: JSON can spell them, UTF-8 cannot."""
+    text = json.dumps(chunk, ensure_ascii=False)
+    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
 def _refusal(response: httpx.Response) -> Exception:
     status = response.status_code
     if status in _FULL_OR_AWAY:
@@ -162,6 +172,6 @@ def _refusal(response: httpx.Response) -> Exception:
         message, param, code = error["message"], error.get("param"), error.get("code")
     except (ValueError, KeyError, TypeError):
         message, param, code = response.text[:500] or f"status {status}", None, None
-    if status >= 500:
+    if status >= 500 or status in _OUR_FAULT:
         return EngineFailed(f"the upstream failed: {message}")
     return EngineRefused(message, status=status, param=param, code=code if isinstance(code, str) else None)

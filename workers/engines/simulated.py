@@ -98,6 +98,9 @@ class SimulatedEngine:
         limit = int(request.body.get("max_completion_tokens") or request.body.get("max_tokens") or DEFAULT_MAX_TOKENS)
         done = len(resume.token_ids) if resume else 0
         yield _usage(words, 0)
+        if resume and resume.delivered.get("finish_reason"):
+            yield _usage(words, done)
+            return
         self._requests += 1
         try:
             streams = [self._choice(request, prompt, words, index, done, limit) for index in range(n)]
