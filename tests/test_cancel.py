@@ -211,13 +211,17 @@ async def test_a_waiting_job_of_a_killed_pod_never_starts(make_system: Callable[
     waiting = asyncio.create_task(here.post("/v1/chat/completions", json=chat("waits", 5)))
     await until(lambda: system.pods[0].log.count(": accepted") == 1, "it is accepted")
     job_id = system.pods[0].log.split(": accepted")[0].rsplit("job ", 1)[1]
-    system.pods[0].kill()
-    await asyncio.gather(waiting, return_exceptions=True)
     keys = Keys(system.stack.namespace)
 
-    async def lapsed() -> bool:
-        return not await system.redis.exists(keys.attached(job_id))
+    async def attached() -> bool:
+        return bool(await system.redis.exists(keys.attached(job_id)))
 
+    async def lapsed() -> bool:
+        return not await attached()
+
+    await until(attached, "its reader is known")
+    system.pods[0].kill()
+    await asyncio.gather(waiting, return_exceptions=True)
     await until(lapsed, "the dead pod's presence has lapsed")
     for blocker in blockers:
         await there.post(f"/v1/jobs/{blocker}/cancel")
