@@ -9,10 +9,12 @@ import builtins
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
@@ -30,6 +32,7 @@ from common.errors import Unavailable
 Client = Redis
 """redis-py's asyncio client; always with bytes replies."""
 
+SENTINEL_SCHEME = "redis+sentinel://"
 COMMAND_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 2.0
 COMMAND_CONNECTIONS = 64
@@ -77,15 +80,15 @@ def command_client(url: str) -> Client:
     Every command and script of ours may be repeated safely (see the scripts' comments), except `claim`,
     whose lost claims come back when their lease ends.
     """
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=COMMAND_CONNECTIONS,
-        timeout=POOL_WAIT_SECONDS,
-        socket_timeout=COMMAND_TIMEOUT_SECONDS,
-        socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
-        retry=Retry(NoBackoff(), 1),
-        retry_on_error=[ConnectionError],
-    )
+    options: dict[str, Any] = {
+        "socket_timeout": COMMAND_TIMEOUT_SECONDS,
+        "retry": Retry(NoBackoff(), 1),
+        "retry_on_error": [ConnectionError],
+    }
+    if url.startswith(SENTINEL_SCHEME):
+        return Redis.from_pool(_sentinel_pool(url, **options))
+    options |= {"max_connections": COMMAND_CONNECTIONS, "timeout": POOL_WAIT_SECONDS}
+    pool = BlockingConnectionPool.from_url(url, socket_connect_timeout=CONNECT_TIMEOUT_SECONDS, **options)
     return Redis.from_pool(_cancellable(pool))
 
 
@@ -95,14 +98,58 @@ def blocking_client(url: str, block_seconds: float) -> Client:
     The socket timeout is above the block, so that a dead peer is noticed and an idle stream is not an error
     (redis-py 8 defaults to 5 s and kills such reads: docket#425).
     """
-    pool = ConnectionPool.from_url(
-        url,
-        socket_timeout=block_seconds + COMMAND_TIMEOUT_SECONDS,
-        socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
-    )
-    client: Redis = Redis(connection_pool=_cancellable(pool), single_connection_client=True)
+    timeout = block_seconds + COMMAND_TIMEOUT_SECONDS
+    if url.startswith(SENTINEL_SCHEME):
+        pool = _sentinel_pool(url, socket_timeout=timeout)
+    else:
+        pool = _cancellable(
+            ConnectionPool.from_url(url, socket_timeout=timeout, socket_connect_timeout=CONNECT_TIMEOUT_SECONDS)
+        )
+    client: Redis = Redis(connection_pool=pool, single_connection_client=True)
     client.auto_close_connection_pool = True
     return client
+
+
+def _sentinel_pool(url: str, **options: Any) -> ConnectionPool:
+    """Connections to whatever master the sentinels name at the moment each is made."""
+    place = parse_sentinel_url(url)
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        place.sentinels, socket_timeout=CONNECT_TIMEOUT_SECONDS, socket_connect_timeout=CONNECT_TIMEOUT_SECONDS
+    )
+    options |= {"socket_connect_timeout": CONNECT_TIMEOUT_SECONDS, "db": place.db}
+    if place.password:
+        options |= {"username": place.username, "password": place.password}
+    pool = SentinelConnectionPool(place.master, sentinel, **options)  # type: ignore[no-untyped-call]
+    return _cancellable(pool)
+
+
+class SentinelPlace(NamedTuple):
+    sentinels: list[tuple[str, int]]
+    master: str
+    db: int
+    username: str | None
+    password: str | None
+
+
+def parse_sentinel_url(url: str) -> SentinelPlace:
+    """`redis+sentinel://[user:password@]host:port,host:port/master[/db]`; the credentials are the master's.
+
+    Raises ValueError.
+    """
+    rest = url.removeprefix(SENTINEL_SCHEME)
+    credentials, at, rest = rest.rpartition("@")
+    username, _, password = credentials.partition(":") if at else ("", "", "")
+    hosts, _, path = rest.partition("/")
+    master, _, db = path.partition("/")
+    if not master:
+        raise ValueError("the name of the master is missing: redis+sentinel://host:port,.../NAME[/DB]")
+    sentinels = []
+    for place in hosts.split(","):
+        host, _, port = place.rpartition(":")
+        if not host:
+            raise ValueError(f"not host:port: {place!r}")
+        sentinels.append((host, int(port)))
+    return SentinelPlace(sentinels, master, int(db or 0), unquote(username) or None, unquote(password) or None)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ class Settings(BaseSettings):
     # Redis
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
-        description="Control plane: queue, job records, leases, cancel keys. `redis://`, `rediss://` or `unix://`.",
+        description="Control plane: queue, job records, leases, cancel keys. `redis://`, `rediss://`, `unix://`, or `redis+sentinel://host:port,host:port/master/db`.",
     )
     stream_redis_url: str = Field(
         "", description="Stream plane: the event logs. Empty: the same server as `REDIS_URL`."
@@ -166,8 +166,8 @@ class Settings(BaseSettings):
     @field_validator("redis_url", "stream_redis_url")
     @classmethod
     def _redis_scheme(cls, value: str) -> str:
-        if value and not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must start with redis://, rediss:// or unix://")
+        if value and not value.startswith(("redis://", "rediss://", "unix://", "redis+sentinel://")):
+            raise ValueError("must start with redis://, rediss://, unix:// or redis+sentinel://")
         return value
 
     @cached_property

@@ -1,15 +1,18 @@
 """Redis goes away and comes back while everything runs."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
+from tests.chaos.proxy import Link
 from tests.conftest import MakeStack
 from tests.support.client import Client, Heard, answer_to, chat
-from tests.support.processes import RedisServer
+from tests.support.processes import RedisServer, free_port
 from tests.support.wait import until
 
 
@@ -101,3 +104,78 @@ async def _status(client: Client, path: str, status: int) -> bool:
         return (await client.get(path)).status_code == status
     except httpx.HTTPError:
         return False
+
+
+async def _tell(redis: Redis, **options: str) -> None:
+    for name, value in options.items():
+        await redis.config_set(name.replace("_", "-"), value)
+
+
+async def _out_of_memory(redis: Redis, _: Path) -> None:
+    await _tell(redis, maxmemory="1", maxmemory_policy="noeviction")
+
+
+async def _full_disk(redis: Redis, folder: Path) -> None:
+    """A snapshot that fails makes Redis refuse writes (MISCONF): its file cannot be put where a folder is."""
+    (folder / "occupied").mkdir(exist_ok=True)
+    await _tell(redis, save="3600 1", dbfilename="occupied")
+    await redis.bgsave()
+
+    async def failed() -> bool:
+        return bool((await redis.info("persistence"))["rdb_last_bgsave_status"] == "err")
+
+    await until(failed, "the snapshot has failed")
+
+
+async def _recover(redis: Redis) -> None:
+    await _tell(redis, maxmemory="0", save="")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [_out_of_memory, _full_disk])
+async def test_a_redis_that_refuses_writes(
+    make_stack: MakeStack, own_redis: RedisServer, tmp_path: Path, fault: Callable[[Redis, Path], Awaitable[None]]
+) -> None:
+    """`OOM command not allowed`, `MISCONF`: an outage like any other. What runs waits, what comes gets a 503."""
+    stack = make_stack(own_redis.url, sim_itl_ms=10, lease_seconds=1)
+    api, worker = stack.api(), stack.worker()
+    redis: Redis = Redis.from_url(own_redis.url)
+    async with Client(api.url) as client:
+        body = chat("refused", 300)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(await client.submit(body), heard))
+        await until(lambda: len(heard.ids) > 10, "it streams")
+        await fault(redis, tmp_path / "own-redis")
+        response = await client.post("/v1/jobs", json=chat("not now", 1))
+        assert response.status_code == 503, response.text
+        assert response.json()["error"]["code"] == "redis_unavailable"
+        await until(lambda: "writer: Redis is away" in worker.log, "the writer waits")
+        await _recover(redis)
+        await reading
+        assert heard.text == answer_to(body)
+        assert heard.ends == 1
+    await redis.aclose()
+
+
+@pytest.mark.slow
+async def test_a_slow_redis(make_stack: MakeStack, own_redis: RedisServer) -> None:
+    """200 ms on every reply: entries get larger, the answers stay whole, and nobody loses a lease."""
+    link = Link(free_port(), own_redis.port)
+    await link.start()
+    link.set("slow")
+    stack = make_stack(f"redis://127.0.0.1:{link.port}/0", sim_itl_ms=5)
+    # The pods' and the worker's starts wait for Redis too, so this loop must serve the link meanwhile.
+    api = await asyncio.to_thread(stack.api)
+    await asyncio.to_thread(stack.worker)
+    async with Client(api.url) as client:
+        bodies = [chat(f"slow {i}", 200) for i in range(8)]
+        heard = await asyncio.gather(*(_submit_and_read(client, body) for body in bodies))
+        for body, one in zip(bodies, heard, strict=True):
+            assert one.text == answer_to(body)
+            assert len(one.started) == 1
+            assert len(one.ids) < 100, "200 tokens share fewer entries"
+    await link.stop()
+
+
+async def _submit_and_read(client: Client, body: dict[str, Any]) -> Heard:
+    return await client.read(await client.submit(body))

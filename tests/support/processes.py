@@ -86,10 +86,11 @@ class Process:
 class RedisServer:
     """Append-only, on a free loopback port; can be stopped and started again on the same data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: str) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
+        self._options = options
         self.process: Process | None = None
         self.start()
 
@@ -101,8 +102,12 @@ class RedisServer:
             "dir": self._folder,
             "appendonly": "yes",
             "save": "",
+            **self._options,
         }
-        command = [redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
+        command = [
+            redis_binary(),
+            *(part for name, value in options.items() for part in (f"--{name}", *(str(value).split() or [""]))),
+        ]
         self.process = Process("redis", command, self._folder)
         deadline = time.monotonic() + 20
         while not self._answers():
