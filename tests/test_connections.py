@@ -1,47 +1,57 @@
-"""What counts as a Redis that cannot serve now."""
+"""The clients: cancelled commands leave nothing behind, for the next caller or for themselves."""
 
-import secrets
-from collections.abc import AsyncIterator
-from pathlib import Path
+import asyncio
+import contextlib
+import random
 
-import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
-from common.connections import command_client, is_outage
-from common.jobs import JobStore
-from common.records import JobRequest
+from common.connections import command_client
 from common.settings import Settings
-from tests.support.client import chat
-from tests.support.processes import RedisServer
 
 
-@pytest.fixture
-async def full_redis(tmp_path: Path) -> AsyncIterator[RedisServer]:
-    """A Redis that is out of memory: it reads, and refuses what needs more."""
-    server = RedisServer(tmp_path)
-    async with Redis.from_url(server.url) as client:
-        await client.config_set("maxmemory", 1)
-    yield server
-    server.stop()
+async def test_cancelled_commands_never_answer_somebody_else(control: Redis, settings: Settings) -> None:
+    """redis-py#2665: a cancelled command leaves its reply for the next caller, who sees another user's data."""
+    chance = random.Random(1)
+    keys = [f"{settings.namespace}:{i}" for i in range(100)]
+    await control.mset({key: key for key in keys})
+    answered = cancelled = 0
+
+    async def read(key: str) -> None:
+        nonlocal answered, cancelled
+        getting = asyncio.ensure_future(control.get(key))
+        if chance.random() < 0.7:
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            getting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            assert await getting == key.encode()
+            answered += 1
+            return
+        cancelled += 1
+
+    for _ in range(100):
+        await asyncio.gather(*(read(key) for key in keys))
+    assert answered + cancelled == 10_000
+    assert cancelled > 1_000
+    await control.delete(*keys)
 
 
-async def test_out_of_memory_inside_a_script_is_an_outage(full_redis: RedisServer) -> None:
-    """Redis 6 wraps the error; found by chaos as 500 `internal_error` for every submit, cancel and delete."""
-    client = command_client(full_redis.url)
-    jobs = JobStore(client, Settings(redis_url=full_redis.url))
-    request = JobRequest(f"job-{secrets.token_hex(16)}", "chat", "simulated", "", chat())
-    with pytest.raises(ResponseError) as refused:
-        await jobs.submit(request)
-    assert is_outage(refused.value)
-    assert await client.dbsize() == 0, "a refused submit leaves nothing behind"
-    await client.aclose()
+async def test_a_cancellation_is_never_swallowed(settings: Settings) -> None:
+    """asyncio.wait_for, through which redis-py sends, may do so before Python 3.12; then a task never ends."""
+    chance = random.Random(2)
+    for _ in range(200):
+        client = command_client(settings.redis_url)
 
+        async def loop(client: Redis) -> None:
+            while True:
+                with contextlib.suppress(OSError):
+                    await client.ping()
 
-@pytest.mark.parametrize("reply", ["MISCONF Redis is configured to save", "READONLY You can't write"])
-def test_what_a_script_reports_of_its_commands(reply: str) -> None:
-    wrapped = f"Error running script (call to f_0123): @user_script:7: @user_script: 7: -{reply} against it."
-    assert is_outage(ResponseError(reply))
-    assert is_outage(ResponseError(wrapped))
-    assert not is_outage(ResponseError(wrapped.replace(f"-{reply}", "-WRONGTYPE Operation")))
-    assert not is_outage(ResponseError("Error running script (call to f_0123): @user_script:7: attempt to index nil"))
+        tasks = [asyncio.create_task(loop(client)) for _ in range(3)]
+        await asyncio.sleep(chance.uniform(0, 0.004))
+        for task in tasks:
+            task.cancel()
+        _, pending = await asyncio.wait(tasks, timeout=10)
+        assert not pending
+        await client.aclose()

@@ -1,5 +1,6 @@
 """The openai engine, with another Tailrace (on the simulated engine) as its upstream."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -81,6 +82,26 @@ async def test_the_upstreams_refusal_is_the_clients(front: Client, chain: Chain)
     picky.stop()
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "body_too_large"
+
+
+@pytest.mark.slow
+async def test_slots_are_free_after_a_thousand_failed_jobs(make_stack: MakeStack, chain: Chain) -> None:
+    """llm-d-async#311: a slot leaks on each failure until the worker is wedged."""
+    strict = chain.upstream.api(max_body_bytes=1024)
+    stack = make_stack(engine="openai", upstream_url=f"{strict.url}/v1", upstream_slots=8)
+    api, _ = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        turns = asyncio.Semaphore(32)
+
+        async def fail(i: int) -> None:
+            async with turns:
+                response = await client.post("/v1/chat/completions", json=chat(f"{i} " + "x" * 2048, 5))
+                assert response.status_code == 413
+
+        await asyncio.gather(*(fail(i) for i in range(1000)))
+        assert await client.metric("tailrace_running_jobs") == 0
+        body = chat("well", 20)
+        assert await asyncio.gather(*(chat_stream(client, body) for _ in range(8))) == [answer_to(body)] * 8
 
 
 async def test_jobs_wait_while_the_upstream_is_away(make_stack: MakeStack) -> None:
