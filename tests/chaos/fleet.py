@@ -44,6 +44,7 @@ class QuietRedis(RedisServer):
         self.port = quiet_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
+        self._options = {}
         self.process = None
         self.start()
 
@@ -85,9 +86,8 @@ class Slot:
             self._died_at = now
             code = self.process.wait()
             if code not in self._fine_codes:
-                self._ledger.counts["unexpected exits"] += 1
                 tail = "\n".join(self.process.log.splitlines()[-12:])
-                self._ledger.say(f"{self.name} ended with {code} and should not have:\n{tail}")
+                self._ledger.find("hung", f"{self.name} ended with {code} and should not have:\n{tail}")
         elif restart and now - self._died_at > RESTART_SECONDS:
             self.process = self._start()
 

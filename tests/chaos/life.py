@@ -1,6 +1,7 @@
 """One job's life as its client sees it: submitted, read, perhaps cancelled or deleted, and its record at the end."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Coroutine
 from typing import Any
@@ -17,6 +18,8 @@ from tests.chaos.readers import Broken, Reading
 LIFE_SECONDS = 75.0
 """A job and its readers that take longer hang. Undisturbed, the longest takes two seconds."""
 POLL_SECONDS = 0.1
+HANG_UPS = 0.4
+"""Share of submits with a key whose client first hangs up before it has the answer."""
 
 
 class Life:
@@ -94,7 +97,17 @@ class Life:
         else:
             await self._reading.events(listener)
 
+    async def _hang_up(self, path: str, body: dict[str, Any]) -> None:
+        """Submit and leave before the answer: accepted or not, nobody knows; the key makes the repeat safe."""
+        if not self._plan.keyed or self._plan.fate in ("abandon", "cling") or self._rng.random() > HANG_UPS:
+            return
+        with contextlib.suppress(TimeoutError, *TRANSPORT_ERRORS):
+            async with asyncio.timeout(self._rng.uniform(0.001, 0.03)):
+                await self._door.pod(self._rng).post(path, json=body, headers=self._key())
+        self._ledger.counts["submits given up and repeated"] += 1
+
     async def _submit(self) -> None:
+        await self._hang_up("/v1/jobs", self._plan.body)
         response = await self._door.call(self._rng, "POST", "/v1/jobs", json=self._plan.body, headers=self._key())
         if response.status_code not in (200, 202):
             self._ledger.find("lost", f"{self._about}: submit answered {response.status_code} {response.text}")
@@ -108,6 +121,7 @@ class Life:
         """A chat stream; once the job's id is known, a broken one is followed through the jobs API."""
         body = {**self._plan.body, "stream": True, "stream_options": {"include_usage": True}}
         listener: Listener | None = None
+        await self._hang_up("/v1/chat/completions", body)
         while listener is None:
             try:
                 pod = self._door.pod(self._rng)
@@ -136,6 +150,7 @@ class Life:
 
     async def _whole(self) -> None:
         """A chat answer in one piece: asked for with a key, so that the next try finds the same answer."""
+        await self._hang_up("/v1/chat/completions", self._plan.body)
         response = await self._door.call(
             self._rng, "POST", "/v1/chat/completions", json=self._plan.body, headers=self._key()
         )
