@@ -36,10 +36,10 @@ class Life:
         try:
             async with asyncio.timeout(LIFE_SECONDS):
                 await self._run()
-        except TimeoutError:
+        except* TimeoutError:
             heard = ", ".join(f"{one.next} tokens, status {one.status}" for one in self.listeners)
             self._ledger.find("hung", f"{self._about} after {LIFE_SECONDS} s; readers: {heard}")
-        except Broken:
+        except* Broken:
             pass  # noted
 
     @property
@@ -55,10 +55,9 @@ class Life:
         tasks += [self._further(i) for i in range(1, plan.readers)]
         if plan.fate in ("cancel", "delete"):
             tasks.append(self._interfere())
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(task)
         if plan.fate in ("finish", "cling", "cancel"):
             await self._check_record()
 
