@@ -221,6 +221,30 @@ async def test_ending_a_waiting_job_survives_the_death_of_who_ends_it(make_stack
         assert (again.text, again.ends) == (heard.text, 1)
 
 
+async def test_a_job_that_kills_every_engine_is_given_up(make_stack: MakeStack) -> None:
+    """The engine dies inside a living worker: its jobs go on elsewhere at once, and the death is counted."""
+    stack = make_stack(sim_itl_ms=10, max_attempts=2)
+    api = stack.api()
+    async with Client(api.url) as client:
+        workers = [stack.worker(module="tests.chaos.worker")]
+        body = chat("kills engines", ENDLESS)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(await client.submit(body), heard))
+        for attempt in (1, 2):
+            await until(lambda: len(heard.started) == attempt, f"attempt {attempt} runs")  # noqa: B023
+            seen = len(heard.ids)
+            await until(lambda: len(heard.ids) > seen + 3, "it flows")  # noqa: B023
+            if attempt == 1:
+                workers.append(stack.worker(module="tests.chaos.worker"))
+            workers[attempt - 1].signal(signal.SIGUSR1)
+        await reading
+        assert heard.end
+        assert heard.end["error"]["code"] == "worker_lost"
+        assert heard.text == answer_to(body, heard.text.count(" "))
+        for worker in workers:
+            assert await asyncio.to_thread(worker.wait) == 1, "its supervisor shall start a new one"
+
+
 async def test_a_hung_engine_gives_its_jobs_back(make_stack: MakeStack) -> None:
     """It still looks healthy; only that nothing moves any more tells."""
     stack = make_stack()

@@ -147,8 +147,10 @@ class Stack:
         _wait_for(lambda: _ok(f"{api.url}/health/live"), api)
         return api
 
-    def worker(self, *, ready: bool = True, **settings: Any) -> Process:
-        process = Process(f"worker-{len(self.workers)}", tailrace("worker"), self.folder, self._env(settings))
+    def worker(self, *, ready: bool = True, module: str | None = None, **settings: Any) -> Process:
+        """`module`: another program than `tailrace worker`, run with the same environment."""
+        command = [sys.executable, "-m", module] if module else tailrace("worker")
+        process = Process(f"worker-{len(self.workers)}", command, self.folder, self._env(settings))
         self.workers.append(process)
         if ready:
             self.wait_for_worker()
