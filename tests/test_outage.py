@@ -60,6 +60,25 @@ async def test_streams_go_on_after_redis_comes_back(make_stack: MakeStack, own_r
 
 
 @pytest.mark.slow
+async def test_cancels_are_heard_after_an_outage(make_stack: MakeStack, own_redis: RedisServer) -> None:
+    """open-webui#26779: the stop listener dies silently after a Redis error. Ours goes on, and a metric tells."""
+    port = free_port()
+    stack = make_stack(own_redis.url, sim_itl_ms=10, worker_metrics_port=port)
+    api, _ = stack.api(), stack.worker()
+    async with Client(api.url) as client, Client(f"http://127.0.0.1:{port}") as metrics:
+        job_id = await client.submit(chat("cancel later", 1_000_000))
+        await client.read(job_id, stop_after=3)
+        own_redis.stop()
+        await until(lambda: metrics.metric("tailrace_worker_watch_failures"), "the failed looks are counted")
+        own_redis.start()
+        await until(lambda: _status(client, "/health/ready", 200), "the pod is ready again")
+        assert (await client.post(f"/v1/jobs/{job_id}/cancel")).status_code == 200
+        heard = await client.read(job_id)
+        assert heard.end
+        assert heard.end["status"] == "cancelled"
+
+
+@pytest.mark.slow
 async def test_an_outage_does_not_look_like_readers_that_left(make_stack: MakeStack, own_redis: RedisServer) -> None:
     """Presence lapses while Redis is away; connected readers' jobs, running and waiting, go on all the same."""
     stack = make_stack(own_redis.url, sim_itl_ms=20, sim_slots=2, presence_ttl_seconds=1)
