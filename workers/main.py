@@ -28,9 +28,9 @@ from common.janitor import Janitor
 from common.jobs import ARQ_FUNCTION, JobStore
 from common.settings import Settings
 from common.tasks import cancel_all
+from workers import metrics
 from workers.engines import make_engine
 from workers.engines.base import EngineDied
-from workers.metrics import register_worker
 from workers.queue import WAKE_SECONDS, QueueWorker
 from workers.runner import Runner
 from workers.watch import Watch
@@ -110,7 +110,7 @@ class WorkerProcess:
         )
 
     async def _on_startup(self, _: dict[Any, Any]) -> None:
-        register_worker(self)
+        metrics.register(self.engine, self.runner, self.writer, self.watch)
         if self.settings.worker_metrics_port:
             start_http_server(self.settings.worker_metrics_port, addr=self.settings.worker_metrics_host)
         self._spawn("writer", self.writer.run())
