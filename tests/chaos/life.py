@@ -78,7 +78,7 @@ class Life:
             await self._chat(leave_after)
         elif plan.surface == "whole":
             await self._whole()
-        elif plan.surface == "ws" and (plan.fate in ("abandon", "cling") or self._rng.random() < 0.5):
+        elif plan.surface == "ws" and not plan.keyed:
             await self._generate(leave_after)
         else:
             await self._submit()
@@ -141,9 +141,8 @@ class Life:
             except TRANSPORT_ERRORS:
                 self._ledger.counts["streams that broke"] += 1
             except CannotFollow as refusal:
-                if refusal.code not in AGAIN_CODES:
-                    self._ledger.find("lost", f"{self._about}: chat told {refusal.code}")
-                    raise Broken from None
+                assert listener is not None
+                self._reading.refused(refusal.code, listener)
             await pause(self._rng)
         await self._reading.events(listener, leave_after)
 
@@ -176,7 +175,9 @@ class Life:
             except (WebSocketException, OSError, TimeoutError):
                 self._ledger.counts["streams that broke"] += 1
             except CannotFollow as refusal:
-                if refusal.code not in AGAIN_CODES:
+                if listener:
+                    self._reading.refused(refusal.code, listener)
+                elif refusal.code not in AGAIN_CODES:
                     self._ledger.find("lost", f"{self._about}: socket told {refusal.code}")
                     raise Broken from None
             await pause(self._rng)

@@ -80,9 +80,15 @@ def plan(seed: int, n: int) -> Plan:
         tokens=rng.randint(*TOKENS),
         body_seed=rng.randrange(1000),
         readers=rng.choice([1, 1, 2, 3]) if fate in ("finish", "cancel", "delete") else 1,
-        keyed=rng.random() < 0.5 or surface == "whole",
+        keyed=(rng.random() < 0.5 and _may_be_keyed(surface, fate)) or surface == "whole",
         rng=rng,
     )
+
+
+def _may_be_keyed(surface: Surface, fate: Fate) -> bool:
+    """A delete frees the key, so that a submit which was still under way becomes a second job. A socket's `generate`
+    takes no key, and jobs that die with their reader are made there."""
+    return fate != "delete" and not (surface == "ws" and fate in ("abandon", "cling"))
 
 
 def number_of(prompt: str) -> int:

@@ -53,7 +53,7 @@ class Reading:
             except TRANSPORT_ERRORS:
                 self._ledger.counts["streams that broke"] += 1
             except CannotFollow as refusal:
-                self._refused(refusal.code, listener)
+                self.refused(refusal.code, listener)
             if not listener.ended:
                 await pause(self._rng)
 
@@ -88,7 +88,7 @@ class Reading:
             except (WebSocketException, OSError, TimeoutError):
                 self._ledger.counts["streams that broke"] += 1
             except CannotFollow as refusal:
-                self._refused(refusal.code, listener)
+                self.refused(refusal.code, listener)
             if not listener.ended:
                 await pause(self._rng)
 
@@ -124,10 +124,10 @@ class Reading:
             return True
         await response.aread()
         if not self._door.refused(response):
-            self._refused(response.json()["error"]["code"], listener)
+            self.refused(response.json()["error"]["code"], listener)
         return False
 
-    def _refused(self, code: str, listener: Listener) -> None:
+    def refused(self, code: str, listener: Listener) -> None:
         """Return to try again, or note that there is nothing to try."""
         if code in AGAIN_CODES:
             return
