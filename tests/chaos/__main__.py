@@ -9,7 +9,14 @@ from tests.chaos.harness import Harness
 
 
 async def main(options: argparse.Namespace) -> int:
-    harness = Harness(options.seed, options.minutes, options.pods, options.workers, options.clients)
+    harness = Harness(
+        options.seed,
+        options.minutes,
+        options.pods,
+        options.workers,
+        options.clients,
+        keep_logs=options.keep_logs,
+    )
     running = asyncio.current_task()
     assert running is not None
     # So that whoever ends this early leaves no processes behind.
@@ -24,4 +31,5 @@ if __name__ == "__main__":
     parser.add_argument("--pods", type=int, default=2)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--keep-logs", action="store_true", help="also when nothing was found")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
@@ -30,7 +32,8 @@ MAXLEN = 128
 
 
 class Harness:
-    def __init__(self, seed: int, minutes: float, pods: int, workers: int, clients: int) -> None:
+    def __init__(self, seed: int, minutes: float, pods: int, workers: int, clients: int, *, keep_logs: bool) -> None:
+        self._keep_logs = keep_logs
         self._seconds = minutes * 60
         self._clients = clients
         self._seed = seed
@@ -44,7 +47,8 @@ class Harness:
 
     async def run(self) -> int:
         """Returns the process's exit code."""
-        with tempfile.TemporaryDirectory(prefix="tailrace-chaos-") as folder:
+        folder = tempfile.mkdtemp(prefix="tailrace-chaos-")
+        try:
             print(f"logs are in {folder}")
             faults = schedule.draw(
                 self._seed,
@@ -60,6 +64,10 @@ class Harness:
             finally:
                 fleet.kill()
                 await fleet.close()
+        finally:
+            # Whoever has a finding, or broke this off, wants to read them.
+            if not self._keep_logs and not self._ledger.findings and sys.exception() is None:
+                shutil.rmtree(folder)
         ledger = self._ledger
         print(ledger.table())
         print(ledger.last_line(), flush=True)

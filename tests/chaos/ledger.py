@@ -74,6 +74,7 @@ class Ledger:
             ("attempts", sum(facts.attempts for facts in audited)),
             ("takeovers", self.takeovers),
             ("  in mid-answer", sum(facts.mid_answer for facts in audited)),
+            ("  most of one job", max((facts.attempts - 1 for facts in audited), default=0)),
             ("tokens checked", self.counts["tokens"]),
             ("tokens in logs checked", sum(facts.said for facts in audited)),
             *((name, count) for name, count in sorted(self.counts.items()) if name != "tokens"),
