@@ -17,12 +17,19 @@ from tests.support.client import MODEL
 
 Log = list[tuple[EventId, Event]]
 
+SETTLED_SECONDS = 6.0
+"""More than any process is ever stopped, or its link held."""
+
+
+class AuditTooLate(Exception):
+    """Jobs have expired before they were looked at: the run says nothing."""
+
 
 class Audit:
     """`sweep` now and then while jobs come and go, `sweep(final=True)` when all must have ended.
 
-    A job is looked at twice: as soon as its record is terminal (then its log must have ended already), and half the
-    time to live later, when a worker that was stopped meanwhile has had its chance to write something more.
+    A job is looked at twice: as soon as its record is terminal (then its log must have ended already), and some time
+    later, when a worker that was stopped meanwhile has had its chance to write something more.
     """
 
     def __init__(self, redis: Client, keys: Keys, ledger: Ledger, maxlen: int, ttl_seconds: float) -> None:
@@ -30,63 +37,84 @@ class Audit:
         self._keys = keys
         self._ledger = ledger
         self._maxlen = maxlen
-        self._settled_after = ttl_seconds / 2
+        self._ttl = ttl_seconds
         self._ended_at: dict[str, float] = {}
         self._forgotten: set[str] = set()
+        self._swept_at = time.monotonic()
+        self._seen_at: dict[str, float] = {}
 
     async def sweep(self, *, final: bool = False) -> list[str]:
         """Returns the ids of jobs that have not ended."""
-        async for key in self._redis.scan_iter(f"{self._keys.job_prefix}*", count=500):
-            await self._know(key.decode().removeprefix(self._keys.job_prefix))
-        living = []
-        for job_id in list(self._ledger.plans):
-            if job_id in self._ledger.audited or job_id in self._forgotten:
-                continue
-            if not await self._look(job_id, final=final):
-                living.append(job_id)
+        await self._learn()
+        now = time.monotonic()
+        due = [
+            job_id
+            for job_id in self._ledger.plans
+            if job_id not in self._ledger.audited
+            and job_id not in self._forgotten
+            and (final or now - self._ended_at.get(job_id, 0) > SETTLED_SECONDS)
+        ]
+        records = await self._records(due)  # before the logs: an end must be there when the record says so
+        living = [job_id for job_id, record in records.items() if record and not record.terminal]
+        logs = await self._logs([job_id for job_id in due if job_id not in set(living)])
+        for job_id, log in logs.items():
+            self._in_time(job_id, records[job_id], log, now)
+            self._look(job_id, records[job_id], log, final=final)
+        self._seen_at.update(dict.fromkeys(due, now))
+        self._swept_at = now
         return living
 
-    async def _know(self, job_id: str) -> None:
+    def _in_time(self, job_id: str, record: JobRecord | None, log: Log, now: float) -> None:
+        """Raises AuditTooLate when what is not there may simply have expired since it was seen."""
+        unseen = now - self._seen_at.get(job_id, self._swept_at)
+        # A log's time begins a little before its record's: as long as the end waits for Redis to take the record.
+        log_age = time.time() - record.finished_at if record and record.finished_at else unseen
+        if (record is None and unseen > self._ttl) or (not log and log_age > self._ttl / 2):
+            raise AuditTooLate(f"{self._about(job_id)}: not seen for {unseen:.0f} s; this machine is too busy")
+
+    async def _learn(self) -> None:
         """A job whose submit's answer was lost is known from Redis alone, by its prompt."""
-        if job_id in self._ledger.plans:
-            return
-        if record := await self._record(job_id):
-            prompt = record.body["messages"][0]["content"]
-            self._ledger.plans[job_id] = plan(self._ledger.seed, number_of(prompt))
+        keys = [key.decode() async for key in self._redis.scan_iter(f"{self._keys.job_prefix}*", count=1000)]
+        ids = [key.removeprefix(self._keys.job_prefix) for key in keys]
+        for job_id, record in (await self._records([id for id in ids if id not in self._ledger.plans])).items():
+            if record:
+                prompt = record.body["messages"][0]["content"]
+                self._ledger.plans[job_id] = plan(self._ledger.seed, number_of(prompt))
 
-    async def _record(self, job_id: str) -> JobRecord | None:
-        raw = await self._redis.hgetall(self._keys.job(job_id))  # type: ignore[misc]
-        return parse_record(job_id, raw) if raw else None
+    async def _records(self, ids: list[str]) -> dict[str, JobRecord | None]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for job_id in ids:
+                pipe.hgetall(self._keys.job(job_id))
+            raw = await pipe.execute()
+        return {id: parse_record(id, fields) if fields else None for id, fields in zip(ids, raw, strict=True)}
 
-    async def _look(self, job_id: str, *, final: bool) -> bool:
-        """False while the job lives."""
-        record = await self._record(job_id)  # before the log: the end must be there when the record says so
-        if record and not record.terminal:
-            return False
-        log = await self._log(job_id)
+    async def _logs(self, ids: list[str]) -> dict[str, Log]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for job_id in ids:
+                pipe.xrange(self._keys.stream(job_id), "-", "+")
+            raw = await pipe.execute()
+        return {
+            id: [(at, events.decode(data)) for at, data in map(parse_entry, entries)]
+            for id, entries in zip(ids, raw, strict=True)
+        }
+
+    def _look(self, job_id: str, record: JobRecord | None, log: Log, *, final: bool) -> None:
+        """At a job that has ended; for the second time, if it is time."""
         ended = bool(log) and log[-1][1]["type"] == END
-        if record is None:
-            if self._ledger.plans[job_id].fate != "delete":
-                self._ledger.find("lost", f"{self._about(job_id)}: its record is gone")
-            elif log and not ended:
-                self._ledger.find("hung", f"{self._about(job_id)}: deleted, and its log has no end")
-            if not ended:
-                self._forgotten.add(job_id)
-                return True
-        elif not ended:
+        if record is None and self._ledger.plans[job_id].fate != "delete":
+            self._ledger.find("lost", f"{self._about(job_id)}: its record is gone")
+        elif record is None and log and not ended:
+            self._ledger.find("hung", f"{self._about(job_id)}: deleted, and its log has no end")
+        elif record and not ended:
             self._ledger.find("lost", f"{self._about(job_id)}: {record.state}, but its log has no end (invariant 7)")
+        if not ended:
             self._forgotten.add(job_id)
-            return True
-        ended_at = self._ended_at.setdefault(job_id, time.monotonic())
-        if final or time.monotonic() - ended_at > self._settled_after:
+            return
+        now = time.monotonic()
+        if final or now - self._ended_at.setdefault(job_id, now) > SETTLED_SECONDS:
             self._ledger.audited[job_id] = self._check_log(job_id, log)
             if record:
                 self._check_record(record, self._ledger.audited[job_id])
-        return True
-
-    async def _log(self, job_id: str) -> Log:
-        raw = await self._redis.xrange(self._keys.stream(job_id), "-", "+")
-        return [(id, events.decode(data)) for id, data in map(parse_entry, raw)]
 
     def _about(self, job_id: str) -> str:
         return f"log of {job_id} (n={self._ledger.plans[job_id].n})"

@@ -38,7 +38,7 @@ class Harness:
         self._clients = clients
         self._seed = seed
         # Long enough for a reader that is kept away by several faults; short enough to be waited for at the end.
-        self._ttl = min(40.0, max(15.0, self._seconds / 4))
+        self._ttl = min(40.0, max(20.0, self._seconds / 4))
         self._pods = pods
         self._workers = workers
         self._ledger = Ledger(seed)
@@ -85,7 +85,7 @@ class Harness:
             "retry_backoff_seconds": 0.1,
             "max_attempts": 1000,
             "stream_maxlen": MAXLEN,
-            "stream_ttl_seconds": self._ttl,
+            "stream_ttl_seconds": self._ttl + 1,  # a log is never gone before its record
             "result_ttl_seconds": self._ttl,
             "keepalive_seconds": 2,
             "first_event_wait_seconds": 2,
@@ -104,6 +104,8 @@ class Harness:
         await Faults(fleet, redis, keys, ledger).run(faults)
         await asyncio.gather(*clients)
         ledger.say("clients are done; waiting for what they left behind")
+        if auditing.done():
+            auditing.result()
         auditing.cancel()
         for job_id in await self._until(lambda: audit.sweep(), DRAIN_SECONDS):
             ledger.find("hung", f"job {job_id} (n={ledger.plans[job_id].n}) has not ended")
@@ -115,7 +117,7 @@ class Harness:
         ledger.say("stopping everything")
         ledger.leaked_processes = await fleet.stop()
         ledger.say(f"waiting up to {self._ttl:.0f} s for the last keys to expire")
-        left = await self._until(audit.leaked_keys, self._ttl + 3)
+        left = await self._until(audit.leaked_keys, self._ttl + 4)
         for key in left:
             ledger.say(f"leaked key {key}, ttl {await redis.pttl(key)} ms")
         ledger.leaked_keys = len(left)
