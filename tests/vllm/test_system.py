@@ -245,6 +245,18 @@ async def token_ids(redis: Redis, real: Stack, job_id: str) -> list[int]:
     return [id for _, event in log for id in event.get("token_ids", ())]
 
 
+async def test_the_text_is_that_of_the_tokens(pods: list[Client], real: Stack, redis: Redis, small_model: Path) -> None:
+    """What readers get is what the model's own tokenizer makes of the generated ids, to the last character."""
+    from transformers import AutoTokenizer
+
+    decode = AutoTokenizer.from_pretrained(small_model).decode
+    for content in ("Say hello.", "Write emojis: 😀🚀", "Schreibe über München."):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 30, "temperature": 0}
+        job_id = await pods[0].submit(body)
+        heard = await pods[0].read(job_id)
+        assert heard.text == decode(await token_ids(redis, real, job_id), skip_special_tokens=True)
+
+
 async def test_steering_continues_as_the_greedy_continuation_does(
     pods: list[Client], real: Stack, redis: Redis, small_model: Path
 ) -> None:
