@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from api.pod import Pod
@@ -35,6 +36,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(TailraceError, _tailrace_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected)
     return app
 
@@ -58,6 +60,11 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     first: dict[str, Any] = error.errors()[0]
     param = str(first["loc"][-1])
     return error_response(request, BadRequest(f"{param}: {first['msg']}", param=param))
+
+
+async def _client_gone(_: Request, __: Exception) -> Response:
+    """The client left in the middle of its own request: no fault of ours, and nobody to answer."""
+    return Response(status_code=openai.CLIENT_CLOSED_REQUEST)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

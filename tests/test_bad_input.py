@@ -1,5 +1,6 @@
 """Bad input: its own status, OpenAI's error object, and nothing enqueued."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -142,3 +143,20 @@ async def test_a_full_queue(client: Client, stack: Stack) -> None:
             await client.post(f"/v1/jobs/{job_id}/cancel")
     api.stop()
     stack.apis.remove(api)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_ours(stack: Stack, client: Client) -> None:
+    """Found by chaos: each was a 500 `internal_error` in the metrics and two tracebacks in the pod's log."""
+    before = await client.metric("tailrace_http_errors_total")
+    host, port = stack.apis[0].url.removeprefix("http://").split(":")
+    for path in ("/v1/jobs", "/v1/chat/completions"):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+        await writer.drain()
+        # The pod is in the middle of reading when it answers somebody else, and has seen the end after the next answer.
+        await client.get("/v1/models")
+        writer.close()
+        await writer.wait_closed()
+        await client.get("/v1/models")
+    assert await client.metric("tailrace_http_errors_total") == before
+    assert "Exception in ASGI application" not in stack.apis[0].log
