@@ -62,7 +62,7 @@ def parse_cursor(text: str | None, param: str) -> Cursor:
 
 
 class Attachment:
-    """One reader of one job in this pod, from before its first byte to after its last. `close` exactly once."""
+    """One reader of one job in this pod, from before its first byte to after its last. Closing again does nothing."""
 
     def __init__(self, pod: Pod, record: JobRecord, cursor: Cursor) -> None:
         self.record = record

@@ -158,7 +158,7 @@ class WorkerProcess:
                     await self.runner.engine_died.wait()
             if self._engine_hangs():
                 log.error("worker %s: no request has made progress for %.0f s", self.id, self.runner.silent_seconds())
-                self.runner.engine_hangs()
+                self.runner.give_all_back()
         self._fail("its engine died")
         await asyncio.Event().wait()
 

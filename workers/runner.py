@@ -80,8 +80,8 @@ class Runner:
         newest = max((job.moved_at for job in self.running), default=None)
         return 0.0 if newest is None else time.monotonic() - newest
 
-    def engine_hangs(self) -> None:
-        """Give all jobs back."""
+    def give_all_back(self) -> None:
+        """The engine hangs: stop waiting for it, so that other workers go on with its jobs."""
         self.engine_died.set()
         for job in list(self.running):
             job.stop(ENGINE_HUNG)
