@@ -1,12 +1,12 @@
 """Following one job from a cursor to its end, whatever state it is in: the one way in which anything reads a job.
 
-Yields batches of (id, event). Besides the log's own events there is `status`, without an id: the job waits
+Tells batches of (id, event). Besides the log's own events there is `status`, without an id: the job waits
 again, because it lost its worker. The last event is always `end`, taken from the log; if the log has expired
 or its end was lost, it is made from the record.
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 
 from api.hub import Hub, Reader, StreamOver
 from common import events
@@ -19,7 +19,7 @@ from common.records import JobRecord
 
 log = logging.getLogger(__name__)
 
-Said = list[tuple[EventId | None, Event]]
+Said = Sequence[tuple[EventId | None, Event]]
 
 
 class Follower:
@@ -28,11 +28,23 @@ class Follower:
         self._eventlog = eventlog
         self._jobs = jobs
 
-    async def check(self, record: JobRecord, cursor: EventId) -> EventId | None:
-        """Id of the log's last event if `cursor` can be followed; None for a job without a log.
+    async def open(self, record: JobRecord, cursor: EventId = START) -> "Following":
+        """What comes after `cursor`. `record` may be older than the log, not newer. The caller closes it.
 
         Raises BadRequest for a cursor ahead of the log, Conflict `stream_expired` when the log is gone.
         """
+        if record.terminal or cursor.seq > 0:
+            last = await self._last(record, cursor)
+            if last is None and record.terminal:
+                return Following(record, self._hub, self._jobs, told=_from_record(record))
+            if record.terminal and last is not None and cursor >= last:
+                end = await self._eventlog.read_one(record.id, last)
+                told: Said = [(last, end if end["type"] == END else _end_of(record))]
+                return Following(record, self._hub, self._jobs, told=told)
+        return Following(record, self._hub, self._jobs, self._hub.open(record.id, cursor), whole=cursor.seq == 0)
+
+    async def _last(self, record: JobRecord, cursor: EventId) -> EventId | None:
+        """Id of the log's last event if `cursor` can be followed; None for a job without a log."""
         last = await self._eventlog.last_id(record.id)
         if last is None and record.terminal and cursor.seq > 0:
             # Whoever has a part would append the whole to it.
@@ -44,61 +56,71 @@ class Follower:
             raise BadRequest("The cursor is ahead of the job's log.", code="invalid_cursor", param="after")
         return last
 
-    async def follow(self, record: JobRecord, cursor: EventId = START) -> AsyncGenerator[Said]:
-        """Everything after `cursor`. `record` may be older than the log, not newer.
 
-        Raises what `check` raises, Conflict `stream_trimmed` when what follows the cursor is gone, Unavailable
-        when Redis stays away, NotFound when the job is lost, and HubClosing when the pod sends its readers away.
+class Following:
+    """One reader of one job. `told`: all that there is to say, when no reader is needed for it."""
+
+    def __init__(
+        self,
+        record: JobRecord,
+        hub: Hub,
+        jobs: JobStore,
+        reader: Reader | None = None,
+        *,
+        told: Said | None = None,
+        whole: bool = False,
+    ) -> None:
+        self._record = record
+        self._hub = hub
+        self._jobs = jobs
+        self._reader = reader
+        self._told: Said = told or []
+        # Nothing was read yet, from the start on: an end without a log then brings the text, too.
+        self._whole = whole
+
+    async def next(self) -> Said:
+        """The next batch, at least one event; [] when the end was told.
+
+        Raises Conflict `stream_trimmed` when what follows is gone, Unavailable when Redis stays away, NotFound when
+        the job is lost, and HubClosing when the pod sends its readers away.
         """
-        if record.terminal or cursor.seq > 0:
-            last = await self.check(record, cursor)
-            if last is None and record.terminal:
-                yield _from_record(record)
-                return
-            if record.terminal and last is not None and cursor >= last:
-                end = await self._eventlog.read_one(record.id, last)
-                yield [(last, end if end["type"] == END else _end_of(record))]
-                return
-        reader = self._hub.open(record.id, cursor)
+        if self._reader is None:
+            told, self._told = self._told, []
+            return told
+        said = await self._read(self._reader)
+        if said[-1][1]["type"] == END:
+            self.close()
+        return said
+
+    def close(self) -> None:
+        """Closing again does nothing."""
+        if self._reader:
+            self._hub.close(self._reader)
+            self._reader = None
+
+    async def _read(self, reader: Reader) -> Said:
         try:
-            async for said in self._read(record, reader, cursor):
-                yield said
-        finally:
-            self._hub.close(reader)
+            entries = await reader.next()
+        except Gap as gap:
+            raise Conflict(
+                "Events after the cursor are no longer in the stream; the whole result is at "
+                f"/v1/jobs/{self._record.id}.",
+                code="stream_trimmed",
+            ) from gap
+        except StreamOver:
+            return await self._lost_end()
+        if not entries:
+            return [(None, {"type": "status", "status": "queued", "reason": "worker_lost"})]
+        self._whole = False
+        return entries
 
-    async def _read(self, record: JobRecord, reader: Reader, cursor: EventId) -> AsyncGenerator[Said]:
-        untouched = cursor.seq == 0
-        while True:
-            try:
-                entries = await reader.next()
-            except Gap as gap:
-                raise Conflict(
-                    "Events after the cursor are no longer in the stream; the whole result is at "
-                    f"/v1/jobs/{record.id}.",
-                    code="stream_trimmed",
-                ) from gap
-            except StreamOver:
-                yield await self._lost_end(record, whole=untouched)
-                return
-            if not entries:
-                yield [(None, {"type": "status", "status": "queued", "reason": "worker_lost"})]
-                continue
-            untouched = False
-            said: Said = [(id, events.decode(data)) for id, data in entries]
-            yield said
-            if said[-1][1]["type"] == END:
-                return
-
-    async def _lost_end(self, record: JobRecord, *, whole: bool) -> Said:
-        """The record is terminal but the log has no end: say it from the record (resumable-stream#47).
-
-        `whole`: with the text, because the stream expired before the reader had anything of it.
-        """
-        now = await self._jobs.get(record.id)
+    async def _lost_end(self) -> Said:
+        """The record is terminal but the log has no end: say it from the record (resumable-stream#47)."""
+        now = await self._jobs.get(self._record.id)
         if now is None:
             raise NotFound("The job is gone.", code="job_not_found")
-        log.warning("job %s: its log has no end, told from the record", record.id)
-        return _from_record(now) if whole else [(None, _end_of(now))]
+        log.warning("job %s: its log has no end, told from the record", now.id)
+        return _from_record(now) if self._whole else [(None, _end_of(now))]
 
 
 def _from_record(record: JobRecord) -> Said:

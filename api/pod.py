@@ -14,6 +14,7 @@ from api.hub import Hub
 from api.metrics import Metrics
 from api.models import Models
 from api.presence import Presence
+from api.sends import Sends
 from common.connections import command_client
 from common.ending import Ender
 from common.errors import Unavailable
@@ -43,6 +44,7 @@ class Pod:
         self.hub = Hub(settings.stream_url, self.stream, self.eventlog, self.jobs, keys)
         self.presence = Presence(self.stream, self.jobs, self.ender, keys, settings.presence_ttl_seconds)
         self.follower = Follower(self.hub, self.eventlog, self.jobs)
+        self.sends = Sends(settings.send_timeout_seconds)
         self.metrics = Metrics(self.hub)
         self.draining = False
         self.closing = False
@@ -55,6 +57,7 @@ class Pod:
     async def start(self) -> None:
         self._spawn("hub", self.hub.run())
         self._spawn("presence", self.presence.run())
+        self._spawn("sends", self.sends.run())
         self._spawn("models", self.models.run())
         self._spawn("janitor", Janitor(self.jobs, self.fleet, self.ender).run())
         log.info("pod %s: started", self.id)

@@ -4,25 +4,21 @@ The `id:` of an SSE event is the log's `<attempt>-<seq>`. Where one log event be
 the last carry `<attempt>-<seq>.<n>`, so that a reader can resume between them.
 """
 
-import contextlib
 import logging
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from sse_starlette.sse import SendTimeoutError
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from api.attachment import Attachment
 from api.follow import Said
-from api.hub import HubClosing
 from api.pod import Pod
+from api.sends import SendTimedOut
 from api.views import View
 from api.views.chunks import Frame
-from common.connections import translated
 from common.errors import BadRequest, TailraceError
-from common.events import DELTA, END, START, EventId
-from common.records import JobRecord
+from common.events import START, EventId
 
 log = logging.getLogger(__name__)
 
@@ -61,67 +57,57 @@ def parse_cursor(text: str | None, param: str) -> Cursor:
         ) from None
 
 
-class Attachment:
-    """One reader of one job in this pod, from before its first byte to after its last. Closing again does nothing."""
+class JobStream(EventSourceResponse):
+    """Streams one attachment through a view, of the first event without its first `skip` frames.
 
-    def __init__(self, pod: Pod, record: JobRecord, cursor: Cursor) -> None:
-        self.record = record
-        self.ended = False
+    The attachment is closed however the response ends, even if it never began (litellm#30244).
+    """
+
+    def __init__(self, pod: Pod, attachment: Attachment, view: View, skip: int = 0) -> None:
         self._pod = pod
-        self._said = pod.follower.follow(record, cursor.id)
-        self._token_seen = cursor.id != START
-        self._open = False
+        self._attachment = attachment
+        self._view = view
+        self._skip = skip
+        super().__init__(
+            self._chunks(),
+            headers={"Cache-Control": "no-cache", "X-Job-Id": attachment.record.id},
+            ping=pod.settings.keepalive_seconds,
+            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
+            sep="\n",
+        )
 
-    async def open(self) -> None:
-        # First of all, so that `close` undoes it even when the attaching itself is cut short.
-        self._open = True
-        self._pod.stream_opened()
-        await self._pod.presence.attach(self.record)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except* SendTimedOut:
+            log.info("job %s: its reader does not read, closed", self._attachment.record.id)
+        finally:
+            self._attachment.close()
 
-    async def close(self) -> None:
-        """Leave the job; what this means for it is up to its `on_disconnect`."""
-        if not self._open:
-            return
-        self._open = False
-        self._pod.stream_closed()
-        self._pod.presence.detach(self.record, ended=self.ended, closing=self._pod.closing)
-        # No await before this line: the caller may be cancelled, and the job must hear of it all the same.
-        with contextlib.suppress(RuntimeError):
-            await self._said.aclose()
+    async def _send_with_timeout(self, send: Send, message: Message) -> None:
+        await self._pod.sends.send(send, message)
 
-    async def batches(self) -> AsyncGenerator[Said]:
-        """The follower's batches until the end, or until the pod sends its readers away (then without an end).
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        """One chunk per batch. Ends with the view's error frames when the log cannot be followed further."""
+        try:
+            while said := await self._attachment.next():
+                if chunk := self._rendered(said):
+                    yield chunk
+        except TailraceError as error:
+            yield b"".join([_sse(None, 0, 1, frame) for frame in self._view.error(error)])
+        else:
+            if not self._attachment.ended and self._pod.closing:
+                yield b"retry: %d\n\n" % RETRY_MS
 
-        Raises TailraceError.
-        """
-        with translated(), contextlib.suppress(HubClosing):
-            async for said in self._said:
-                self.ended = said[-1][1]["type"] == END
-                self._note(said)
-                yield said
-
-    def _note(self, said: Said) -> None:
-        self._pod.metrics.events.inc(len(said))
-        if not self._token_seen and any(event["type"] == DELTA for _, event in said):
-            self._token_seen = True
-            self._pod.metrics.ttft.observe(max(0.0, time.time() - self.record.created_at))
-
-
-async def sse_frames(batches: AsyncIterator[Said], view: View, skip: int = 0) -> AsyncGenerator[bytes]:
-    """SSE bytes, one chunk per batch. Ends with the view's error frames when the log cannot be followed further."""
-    try:
-        async for said in batches:
-            parts: list[bytes] = []
-            for id, event in said:
-                frames = view.frames(event)
-                # A cursor of another view may count more frames than this one has; the last one is always told.
-                first = min(skip, len(frames) - 1)
-                parts += [_sse(id, n, len(frames), frame) for n, frame in enumerate(frames) if n >= first]
-                skip = 0
-            if parts:
-                yield b"".join(parts)
-    except TailraceError as error:
-        yield b"".join(_sse(None, 0, 1, frame) for frame in view.error(error))
+    def _rendered(self, said: Said) -> bytes:
+        parts: list[bytes] = []
+        for id, event in said:
+            frames = self._view.frames(event)
+            # A cursor of another view may count more frames than this one has; the last one is always told.
+            first = min(self._skip, len(frames) - 1)
+            parts += [_sse(id, n, len(frames), frame) for n, frame in enumerate(frames) if n >= first]
+            self._skip = 0
+        return b"".join(parts)
 
 
 def _sse(id: EventId | None, n: int, of: int, frame: Frame) -> bytes:
@@ -132,39 +118,3 @@ def _sse(id: EventId | None, n: int, of: int, frame: Frame) -> bytes:
     if name is not None:
         lines += b"event: %s\n" % name.encode()
     return b"%sdata: %s\n\n" % (lines, data)
-
-
-class JobStream(EventSourceResponse):
-    """Streams one attachment. Its cleanup runs however the response ends, even if it never began (litellm#30244)."""
-
-    def __init__(
-        self, pod: Pod, attachment: Attachment, frames: AsyncGenerator[bytes], headers: dict[str, str] | None = None
-    ) -> None:
-        self._pod = pod
-        self._attachment = attachment
-        self._frames = frames
-        super().__init__(
-            self._body(),
-            headers={"Cache-Control": "no-cache", "X-Job-Id": attachment.record.id, **(headers or {})},
-            ping=pod.settings.keepalive_seconds,
-            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
-            send_timeout=pod.settings.send_timeout_seconds,
-            sep="\n",
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except* SendTimeoutError:
-            log.info("job %s: its reader does not read, closed", self._attachment.record.id)
-        finally:
-            try:
-                await self._attachment.close()
-            finally:
-                await self._frames.aclose()
-
-    async def _body(self) -> AsyncGenerator[bytes]:
-        async for chunk in self._frames:
-            yield chunk
-        if not self._attachment.ended and self._pod.closing:
-            yield b"retry: %d\n\n" % RETRY_MS

@@ -106,4 +106,4 @@ class EventLog:
 
 def parse_entry(item: Any) -> Entry:
     """(id, payload) of one entry as redis-py hands it out."""
-    return EventId.parse(item[0]), item[1][FIELD]
+    return EventId.of_entry(item[0]), item[1][FIELD]

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from api.hub import ENTRIES_PER_READ, RING_ENTRIES, Hub, HubClosing, Reader, StreamOver
+from api.hub import Hub, HubClosing, Reader, StreamOver
+from api.hub.shard import ENTRIES_PER_READ
+from api.hub.topic import RING_ENTRIES
 from common import events
 from common.eventlog import EventLog, Gap
 from common.events import START, EventId
@@ -87,7 +89,7 @@ async def test_a_slow_reader_holds_no_memory_and_misses_nothing(rig: Rig) -> Non
     """Invariant 4: the pod keeps a bounded ring for it, and it catches up from Redis."""
     job_id = await rig.job()
     slow, fast = rig.hub.open(job_id, START), rig.hub.open(job_id, START)
-    topic = slow._topic
+    topic = slow.topic
     for first in range(1, 2001, 100):
         await rig.write(job_id, first, first + 99)
         await read_until(fast, first + 99)

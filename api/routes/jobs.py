@@ -6,10 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from api.attachment import Attachment
 from api.bodies import read_json
 from api.pod import Pod
 from api.presence import cancel
-from api.sse import Attachment, JobStream, parse_cursor, sse_frames
+from api.sse import JobStream, parse_cursor
 from api.steer import steer
 from api.submit import submit
 from api.views import make_view, whole
@@ -61,15 +62,13 @@ async def events(
     cursor = parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else parse_cursor(after, "after")
     pod.accept_work()
     rendering = make_view(view, record)
-    attachment = Attachment(pod, record, cursor)
+    attachment = Attachment(pod, record, cursor.id)
     try:
-        with translated():
-            await attachment.open()
-            await pod.follower.check(record, cursor.id)
+        await attachment.open()
     except BaseException:
-        await attachment.close()
+        attachment.close()
         raise
-    return JobStream(pod, attachment, sse_frames(attachment.batches(), rendering, cursor.skip))
+    return JobStream(pod, attachment, rendering, cursor.skip)
 
 
 @router.post("/{job_id}/cancel")

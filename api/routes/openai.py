@@ -1,16 +1,16 @@
 """`/v1/chat/completions`, `/v1/completions`, `/v1/models`: OpenAI's endpoints, each request a job."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from api.attachment import Attachment
 from api.bodies import read_json
 from api.follow import Said
 from api.pod import Pod
-from api.sse import FROM_START, Attachment, JobStream, sse_frames
+from api.sse import JobStream
 from api.submit import Accepted, submit
 from api.views import make_view, whole
 from api.waiting import ClientGone, unless_gone
@@ -63,7 +63,7 @@ async def _complete(request: Request, kind: Literal["chat", "completion"]) -> Re
     owner = pod.keyring.owner(request)
     raw = await read_json(request, pod.settings.max_body_bytes)
     accepted = await submit(pod, kind, raw, owner, request.headers, on_disconnect="cancel")
-    attachment = Attachment(pod, accepted.record, FROM_START)
+    attachment = Attachment(pod, accepted.record)
     try:
         await attachment.open()
         if accepted.body.stream:
@@ -72,34 +72,28 @@ async def _complete(request: Request, kind: Literal["chat", "completion"]) -> Re
     except ClientGone:
         response = Response(status_code=CLIENT_CLOSED_REQUEST)
     except BaseException:
-        await attachment.close()
+        attachment.close()
         raise
-    await attachment.close()
+    attachment.close()
     return response
 
 
 async def _stream(request: Request, pod: Pod, accepted: Accepted, attachment: Attachment) -> Response:
     """The response begins with the first token, or after a while, so that an early failure is a real HTTP status."""
-    batches = attachment.batches()
-    first = asyncio.ensure_future(_until_first_token(batches))
-    try:
-        await unless_gone(request, first, pod.settings.first_event_wait_seconds)
-        if first.done():
-            _raise_early_failure(first.result())
-    except BaseException:
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        raise
+    first = attachment.begin()
+    await unless_gone(request, first, pod.settings.first_event_wait_seconds)
+    if first.done():
+        _raise_early_failure(first.result())
     include_usage = accepted.body.stream_options is not None and accepted.body.stream_options.include_usage
     view = make_view(accepted.record.kind, accepted.record, include_usage=include_usage)
-    return JobStream(pod, attachment, sse_frames(_from_first(first, batches), view))
+    return JobStream(pod, attachment, view)
 
 
 async def _whole(request: Request, accepted: Accepted, attachment: Attachment) -> Response:
     answer = Aggregate()
 
     async def read() -> None:
-        async for said in attachment.batches():
+        while said := await attachment.next():
             for _, event in said:
                 answer.add(event)
 
@@ -117,16 +111,6 @@ async def _whole(request: Request, accepted: Accepted, attachment: Attachment) -
     return JSONResponse(whole(accepted.record, answer.result()), headers={"X-Job-Id": accepted.record.id})
 
 
-async def _until_first_token(batches: AsyncGenerator[Said]) -> Said:
-    """Everything up to and with the first batch that has a token or the end; [] when the pod closes before."""
-    said: Said = []
-    async for batch in batches:
-        said += batch
-        if any(event["type"] in (DELTA, END) for _, event in batch):
-            break
-    return said
-
-
 def _raise_early_failure(said: Said) -> None:
     if not said:
         raise Unavailable("This pod is shutting down.", code="shutting_down", retry_after=1)
@@ -134,14 +118,3 @@ def _raise_early_failure(said: Said) -> None:
     delivered = any(event["type"] == DELTA for _, event in said)
     if last["type"] == END and not delivered and (error := last.get("error")):
         raise from_event(error)
-
-
-async def _from_first(first: "asyncio.Future[Said]", batches: AsyncGenerator[Said]) -> AsyncGenerator[Said]:
-    try:
-        if said := await first:
-            yield said
-        async for said in batches:
-            yield said
-    finally:
-        first.cancel()
-        await batches.aclose()

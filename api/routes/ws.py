@@ -9,17 +9,18 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic_core import to_json
 from starlette.websockets import WebSocketState
 
+from api.attachment import Attachment
 from api.bodies import parse_json
 from api.pod import Pod
 from api.presence import cancel
 from api.routes.jobs import owned_job
-from api.sse import FROM_START, Attachment, Cursor, parse_cursor
+from api.sse import parse_cursor
 from api.steer import steer
 from api.submit import submit
 from api.views.chunks import wire_error
 from common.connections import translated
 from common.errors import BadRequest, TailraceError, TooManyRequests
-from common.events import DELTA, END, STARTED, Event, EventId
+from common.events import DELTA, END, START, STARTED, Event, EventId
 from common.records import JobRecord
 from common.tasks import cancel_all
 
@@ -71,7 +72,7 @@ class Session:
             await cancel_all(list(self._following.values()))
             # Not left to the tasks: one that was cancelled before its first step never runs its cleanup.
             for attachment in list(self._attachments):
-                await attachment.close()
+                attachment.close()
 
     async def _receive(self) -> str:
         message = await self._socket.receive()
@@ -105,16 +106,14 @@ class Session:
     async def _generate(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
         accepted = await submit(self._pod, "ws", message, self._owner, on_disconnect="cancel")
-        await self._follow(accepted.record, FROM_START, ref)
+        await self._follow(accepted.record, START, ref)
 
     async def _attach(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
         self._pod.accept_work()
         record = await owned_job(self._pod, _id_of(message), self._owner)
         cursor = parse_cursor(message.get("after") and str(message["after"]), "after")
-        with translated():
-            await self._pod.follower.check(record, cursor.id)
-        await self._follow(record, cursor, ref)
+        await self._follow(record, cursor.id, ref)
 
     async def _stop(self, message: dict[str, Any]) -> None:
         """Cancel one job, wherever it was started, or everything that this socket follows."""
@@ -141,12 +140,17 @@ class Session:
                 f"At most {GENERATIONS_PER_SOCKET} generations per socket.", code="too_many_generations", retry_after=1
             )
 
-    async def _follow(self, record: JobRecord, cursor: Cursor, ref: Any) -> None:
+    async def _follow(self, record: JobRecord, cursor: EventId, ref: Any) -> None:
         if record.id in self._following:
             raise BadRequest("This socket follows that job already.", code="already_attached", param="id")
         attachment = Attachment(self._pod, record, cursor)
         self._attachments.add(attachment)
-        await attachment.open()
+        try:
+            await attachment.open()
+        except BaseException:
+            self._attachments.discard(attachment)
+            attachment.close()
+            raise
         task = asyncio.create_task(self._tell(attachment, ref), name=f"ws {record.id}")
         self._following[record.id] = task
         task.add_done_callback(lambda _: self._following.pop(record.id, None))
@@ -157,7 +161,7 @@ class Session:
         about = {"id": record.id} if ref is None else {"id": record.id, "ref": ref}
         try:
             await self._send({"type": "status", **about, "status": record.state})
-            async for said in attachment.batches():
+            while said := await attachment.next():
                 for id, event in said:
                     await self._send(_message(id, event, about))
             if not attachment.ended:
@@ -171,7 +175,7 @@ class Session:
                 await self._socket.close()
         finally:
             self._attachments.discard(attachment)
-            await attachment.close()
+            attachment.close()
 
     async def _send_error(self, error: TailraceError, **about: Any) -> None:
         about = {name: value for name, value in about.items() if value is not None}
@@ -179,9 +183,9 @@ class Session:
 
     async def _send(self, message: dict[str, Any]) -> None:
         """Raises TimeoutError when the client does not read."""
-        async with self._sending, asyncio.timeout(self._pod.settings.send_timeout_seconds):
+        async with self._sending:
             if self._socket.application_state == WebSocketState.CONNECTED:
-                await self._socket.send_text(to_json(message).decode())
+                await self._pod.sends.send(self._socket.send_text, to_json(message).decode())
 
 
 def _message(id: EventId | None, event: Event, about: dict[str, Any]) -> dict[str, Any]:
