@@ -1,1 +1,1 @@
-"""Measurements on the simulated engine: what the queue adds. Everything is checked token by token."""
+"""Measurements: what the queue costs and what it adds, beside what the same engine does without it."""
