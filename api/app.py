@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
+from api.answers import CLIENT_CLOSED_REQUEST
 from api.pod import Pod
 from api.routes import jobs, openai, ops, ws
 from common.errors import BY_STATUS, BadRequest, NotFound, ServerFault, TailraceError
@@ -64,7 +65,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 async def _client_gone(_: Request, __: Exception) -> Response:
     """The client left in the middle of its own request: no fault of ours, and nobody to answer."""
-    return Response(status_code=openai.CLIENT_CLOSED_REQUEST)
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -1,0 +1,66 @@
+"""Answering the request that made a job with the job's answer: as a stream, or whole."""
+
+import asyncio
+
+from starlette.requests import Request
+
+from api.attachment import Attachment
+from api.follow import Said
+from api.pod import Pod
+from api.sse import JobStream
+from api.views import View
+from api.waiting import unless_gone
+from common.aggregate import Aggregate
+from common.errors import Unavailable, from_event
+from common.events import DELTA, END
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that left; nobody sees it but the access log."""
+
+
+async def answer_stream(request: Request, pod: Pod, attachment: Attachment, view: View) -> JobStream:
+    """The response begins with the first token, or after a while, so that an early failure is a real HTTP status.
+
+    Raises ClientGone, and TailraceError for a job that failed before its first token.
+    """
+    first = attachment.begin()
+    await unless_gone(request, first, pod.settings.first_event_wait_seconds)
+    if first.done():
+        _raise_early_failure(first.result())
+    return JobStream(pod, attachment, view)
+
+
+async def answer_whole(request: Request, attachment: Attachment) -> Aggregate:
+    """The answer once the job has ended. Raises ClientGone, and TailraceError for a job that failed."""
+    answer = Aggregate()
+
+    async def read() -> None:
+        while said := await attachment.next():
+            for _, event in said:
+                answer.add(event)
+
+    reading = asyncio.ensure_future(read())
+    try:
+        await unless_gone(request, reading)
+        reading.result()
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    if answer.end is None:
+        raise _shutting_down()
+    if error := answer.end.get("error"):
+        raise from_event(error)
+    return answer
+
+
+def _raise_early_failure(said: Said) -> None:
+    if not said:
+        raise _shutting_down()
+    last = said[-1][1]
+    delivered = any(event["type"] == DELTA for _, event in said)
+    if last["type"] == END and not delivered and (error := last.get("error")):
+        raise from_event(error)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("This pod is shutting down.", code="shutting_down", retry_after=1)
