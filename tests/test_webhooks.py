@@ -89,7 +89,7 @@ async def test_the_end_of_a_job_is_told_once_and_signed(
 
 async def test_the_receivers_path_is_not_logged(hooked: Stack, sender: Client, receiver: Receiver) -> None:
     job_id = await sender.submit(telling(receiver))
-    line = f"job {job_id}: webhook incomplete to http://127.0.0.1:{receiver.port}, try 1: delivered"
+    line = f"job {job_id}: job.incomplete to http://127.0.0.1:{receiver.port}, try 1: delivered"
     await until(lambda: any(line in api.log for api in hooked.apis), "a line about the delivery")
     assert not any("token=secret" in api.log for api in hooked.apis)
 
@@ -132,13 +132,13 @@ async def test_a_receiver_that_never_succeeds_is_given_up(
     await until(lambda: len(receiver.received) == SETTINGS["webhook_max_tries"], "the last try", seconds=60)
     await outbox_is_empty(redis, hooked)
     assert len(receiver.about(job_id)) == SETTINGS["webhook_max_tries"]
-    assert any(f"job {job_id}: webhook" in api.log and "given up: HTTP 500" in api.log for api in hooked.apis)
+    assert any(f"job {job_id}: job.incomplete" in api.log and "given up: HTTP 500" in api.log for api in hooked.apis)
 
 
 async def test_retry_after_is_heeded(hooked: Stack, sender: Client, receiver: Receiver) -> None:
     receiver.answers = iter([(503, "Retry-After: 120")])
     job_id = await sender.submit(telling(receiver))
-    line = f"job {job_id}: webhook incomplete to http://127.0.0.1:{receiver.port}, try 1: failed, again in 120.0 s"
+    line = f"job {job_id}: job.incomplete to http://127.0.0.1:{receiver.port}, try 1: failed, again in 120.0 s"
     await until(lambda: any(line in api.log for api in hooked.apis), "the wait that was asked for")
     assert await sender.metric("tailrace_webhooks_waiting") >= 1
 
@@ -147,9 +147,11 @@ async def test_gone_ends_it_for_this_receiver(hooked: Stack, sender: Client, rec
     receiver.answers = iter([410])
     first = await sender.submit(telling(receiver))
     line = "given up: HTTP 410, it wants no more"
-    await until(lambda: any(f"{first}: webhook" in api.log and line in api.log for api in hooked.apis), "the end of it")
+    await until(
+        lambda: any(f"{first}: job.incomplete" in api.log and line in api.log for api in hooked.apis), "the end of it"
+    )
     second = await sender.submit(telling(receiver))
-    line = f"job {second}: webhook incomplete to http://127.0.0.1:{receiver.port}, try 1: given up: it answered 410"
+    line = f"job {second}: job.incomplete to http://127.0.0.1:{receiver.port}, try 1: given up: it answered 410"
     await until(lambda: any(line in api.log for api in hooked.apis), "the second given up")
     assert len(receiver.received) == 1
 

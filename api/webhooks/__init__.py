@@ -12,7 +12,7 @@ from dataclasses import replace
 from api.metrics import Metrics
 from api.webhooks.addresses import PARAM, AddressPolicy
 from api.webhooks.outbox import Delivery, Outbox
-from api.webhooks.sender import Outcome, Sender, place
+from api.webhooks.sender import Outcome, Sender, event_type, place
 from api.webhooks.signing import Signer
 from common.connections import Client, is_outage
 from common.errors import BadRequest
@@ -103,7 +103,7 @@ class Webhooks:
         return await self._sender.send(delivery)
 
     async def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        told = f"job {delivery.subject}: webhook {delivery.status} to {place(delivery.url)}, try {delivery.tries}"
+        told = f"job {delivery.subject}: {event_type(delivery)} to {place(delivery.url)}, try {delivery.tries}"
         if outcome.problem is None:
             verdict, settled = "delivered", await self._outbox.delivered(delivery)
             log.info("%s: delivered%s", told, "" if settled else ", as before")

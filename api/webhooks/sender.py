@@ -65,17 +65,21 @@ class Sender:
 
 def payload(delivery: Delivery) -> bytes:
     """The event in OpenAI's shape: thin, it says only whose state to look at."""
-    surface, _, _ = delivery.subject.partition("_")
-    kind = "response" if surface == "resp" else "job"
     return to_json(
         {
             "id": event_id_of(delivery.subject),
             "object": "event",
             "created_at": delivery.created_at,
-            "type": f"{kind}.{delivery.status}",
+            "type": event_type(delivery),
             "data": {"id": delivery.subject},
         }
     )
+
+
+def event_type(delivery: Delivery) -> str:
+    """`response.*` for jobs of the Responses API, `job.*` for all others."""
+    kind = "response" if delivery.subject.startswith("resp_") else "job"
+    return f"{kind}.{delivery.status}"
 
 
 def event_id_of(subject: str) -> str:
