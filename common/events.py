@@ -111,14 +111,28 @@ def merge_delta(into: Event, new: Event) -> None:
     for key in ("content", "reasoning"):
         if key in new:
             into[key] = into.get(key, "") + new[key]
-    for key in ("tool_calls", "token_ids"):
-        if key in new:
-            into.setdefault(key, []).extend(new[key])
+    if "token_ids" in new:
+        into.setdefault("token_ids", []).extend(new["token_ids"])
+    for piece in new.get("tool_calls") or ():
+        _merge_tool_call(into.setdefault("tool_calls", []), piece)
     for key in ("role", "finish_reason", "stop_reason"):
         if key in new:
             into[key] = new[key]
     if new.get("logprobs"):
         _merge_logprobs(into, new["logprobs"])
+
+
+def _merge_tool_call(pieces: list[dict[str, Any]], new: dict[str, Any]) -> None:
+    """At most one piece per call, as OpenAI streams them: LangChain takes two of one call in a chunk for two calls."""
+    for i, old in enumerate(pieces):
+        if old.get("index") == new.get("index"):
+            function = dict(old.get("function") or {})
+            for key, text in (new.get("function") or {}).items():
+                function[key] = (function.get(key) or "") + (text or "")
+            said = {key: value for key, value in new.items() if value is not None}
+            pieces[i] = {**old, **said, "function": function}
+            return
+    pieces.append(new)
 
 
 def _merge_logprobs(into: Event, new: dict[str, Any]) -> None:

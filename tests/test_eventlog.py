@@ -99,3 +99,22 @@ def test_merging_keeps_what_readers_concatenate() -> None:
     assert merged["content"] == "c"
     assert merged["token_ids"] == [1, 2]
     assert merged["finish_reason"] == "stop"
+
+
+def test_merged_tool_calls_are_one_piece_each() -> None:
+    """OpenAI's clients may rely on it: LangChain makes two broken calls of two pieces in one chunk."""
+    first = [{"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": ""}} for i in (0, 1)]
+    merged = events.delta(tool_calls=[first[0]])
+    for piece in (
+        first[1],
+        {"index": 0, "function": {"arguments": '{"a"'}},
+        {"index": 1, "id": None, "function": {"arguments": "{"}},
+        {"index": 0, "function": {"name": None, "arguments": ": 1}"}},
+        {"index": 1, "function": {"arguments": "}"}},
+    ):
+        events.merge_delta(merged, events.delta(tool_calls=[piece]))
+    assert merged["tool_calls"] == [
+        {"index": 0, "id": "c0", "function": {"name": "f", "arguments": '{"a": 1}'}},
+        {"index": 1, "id": "c1", "function": {"name": "f", "arguments": "{}"}},
+    ]
+    assert first[0]["function"] == {"name": "f", "arguments": ""}, "a piece that somebody else holds is not changed"
