@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+JS := tests/clients/js
+JS_STAMP := $(JS)/node_modules/.installed
+JS_INSTALLED := $(if $(shell command -v npm 2>/dev/null),$(JS_STAMP))
 
 .PHONY: install up test chaos lint format bench clean
 
-install: $(INSTALLED)
+install: $(INSTALLED) $(JS_INSTALLED)
 
 # torch first and alone, with its dependencies; then the full pinned list without dependency resolution, because
 # some packages ask for a torchvision that does not load beside this torch and that text does not need.
@@ -23,10 +26,16 @@ $(INSTALLED): requirements/torch.txt requirements/cpu.txt requirements/dev.txt p
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# The JavaScript clients that the tests use. Without Node their tests are skipped, and say so.
+$(JS_STAMP): $(JS)/package-lock.json
+	@echo "==> JavaScript clients"
+	@cd $(JS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 up: $(INSTALLED)
 	@exec $(BIN)/tailrace up $(ARGS)
 
-test: $(INSTALLED)
+test: install
 	$(BIN)/python -m pytest $(ARGS)
 
 SEED ?= 1
@@ -47,4 +56,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m bench $(ARGS)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(JS)/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -144,7 +144,7 @@ class Stack:
         api = Api(f"api-{len(self.apis)}", tailrace("api"), self.folder, env)
         api.url = f"http://127.0.0.1:{port}"
         self.apis.append(api)
-        _wait_for(lambda: _ok(f"{api.url}/health/live"), api)
+        wait_for(lambda: answers(f"{api.url}/health/live"), api)
         return api
 
     def worker(self, *, ready: bool = True, module: str | None = None, **settings: Any) -> Process:
@@ -159,7 +159,7 @@ class Stack:
     def wait_for_worker(self) -> None:
         """Until the newest worker takes jobs; with real vLLM that is most of a minute."""
         process = self.workers[-1]
-        _wait_for(lambda: ": ready, model" in process.log, process, seconds=240)
+        wait_for(lambda: ": ready, model" in process.log, process, seconds=240)
 
     def stop(self) -> None:
         for process in [*self.apis, *self.workers]:
@@ -185,13 +185,14 @@ def _clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
 
 
-def _ok(url: str) -> bool:
+def answers(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(url, timeout=2).status_code == 200
     return False
 
 
-def _wait_for(condition: Any, process: Process, seconds: float = 60.0) -> None:
+def wait_for(condition: Any, process: Process, seconds: float = 60.0) -> None:
+    """Until `condition` holds. Fails, with the end of its log, when `process` ends before or takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.alive, f"{process.name} ended:\n{process.log[-3000:]}"
