@@ -31,6 +31,7 @@ class Extension(BaseModel):
     ttft_timeout_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | None = None
     priority: Annotated[StrictInt, Field(ge=-100, le=100)] = 0
+    webhook_url: Annotated[StrictStr, Field(max_length=2048)] | None = None
 
     def options(self, default: Literal["cancel", "continue"]) -> Options:
         return Options(**{**self.model_dump(), "on_disconnect": self.on_disconnect or default})
@@ -41,6 +42,7 @@ _HEADERS = {
     "x-tailrace-grace-seconds": "grace_seconds",
     "x-tailrace-deadline-seconds": "deadline_seconds",
     "x-tailrace-priority": "priority",
+    "x-tailrace-webhook-url": "webhook_url",
 }
 
 
