@@ -7,7 +7,7 @@ JS := tests/clients/js
 JS_STAMP := $(JS)/node_modules/.installed
 JS_INSTALLED := $(if $(shell command -v npm 2>/dev/null),$(JS_STAMP))
 
-.PHONY: install up test chaos lint format bench clean
+.PHONY: install up test chaos lint format bench bench-quick clean
 
 install: $(INSTALLED) $(JS_INSTALLED)
 
@@ -52,8 +52,13 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# About 25 minutes; ARGS="--only load_300" measures one scenario again. Writes docs/performance.md.
 bench: $(INSTALLED)
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench --write $(ARGS)
+
+# Under three minutes, on the simulated engine; writes nothing.
+bench-quick: $(INSTALLED)
+	$(BIN)/python -m bench --quick $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(JS)/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -101,11 +101,14 @@ class Stream(asyncio.Protocol):
             self.done.set_result(None)
 
     def wrong(self) -> int:
-        """Tokens lost, doubled, reordered or false, against what the engine makes. After the run."""
+        """Tokens lost, doubled, reordered or false, against what the engine makes. After the run.
+
+        A connection that broke is a failure, not lost tokens.
+        """
         prompt = prompt_text("chat", {"messages": MESSAGES})
         expected = "".join(f"{token_id(prompt, self.seed, i):04x}" for i in range(self.received)).encode()
         false = sum(expected[k : k + 4] != self._digests[k : k + 4] for k in range(0, len(expected), 4))
-        lost = abs(self.tokens - self.received) if self.ended or self.failure else 0
+        lost = abs(self.tokens - self.received) if self.ended else 0
         return max(false, self.misplaced) + lost
 
     def _head(self, data: bytes) -> None:
