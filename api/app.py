@@ -3,17 +3,19 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 
 from api.answers import CLIENT_CLOSED_REQUEST
 from api.pod import Pod
-from api.routes import jobs, openai, ops, ws
+from api.routes import jobs, openai, ops, stored, ws
 from common.errors import BY_STATUS, BadRequest, NotFound, ServerFault, TailraceError
 from common.settings import Settings
 
@@ -32,7 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Tailrace", lifespan=lifespan, openapi_url=None)
     app.state.pod = pod
-    for module in (openai, jobs, ws, ops):
+    for module in (openai, stored, jobs, ws, ops):
         app.include_router(module.router)
     app.add_exception_handler(TailraceError, _tailrace_error)
     app.add_exception_handler(HTTPException, _http_exception)
@@ -51,9 +53,24 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     """Routing's own errors: no such path, wrong method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return error_response(request, NotFound(f"Nothing is served at {request.method} {request.url.path}."))
+        return error_response(request, NotFound(_not_served(request)))
     fault = BY_STATUS.get(error.status_code, BadRequest)(str(error.detail))
+    if allowed := (error.headers or {}).get("Allow"):
+        fault.message = f"{request.method} is not served at {request.url.path}, only {allowed}."
     return error_response(request, fault, status=error.status_code)
+
+
+def _not_served(request: Request) -> str:
+    message = f"Nothing is served at {request.method} {request.url.path}."
+    if request.url.path.startswith("/v1/"):
+        served = [f"{' '.join(route.methods)} {route.path_format}" for route in request.app.routes if _is_api(route)]
+        message += " Tailrace generates text; embeddings, audio, images and so on need another server."
+        message += f" It serves: {', '.join(served)}."
+    return message
+
+
+def _is_api(route: BaseRoute) -> TypeGuard[APIRoute]:
+    return isinstance(route, APIRoute) and route.path.startswith("/v1/")
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ Fields that are not named here pass through untouched.
 """
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgpack
@@ -16,7 +17,24 @@ from common.records import Kind, Options
 TRANSPORT_FIELDS = ("model", "stream", "stream_options", "tailrace")
 """Not part of what is generated: they do not reach the engine."""
 
+UNSUPPORTED = {
+    "audio": "only text is generated",
+    "functions": "it is OpenAI's deprecated name; use 'tools'",
+    "function_call": "it is OpenAI's deprecated name; use 'tool_choice'",
+    "moderation": "nothing here moderates",
+    "web_search_options": "nothing here searches the web",
+}
+"""OpenAI's parameters that no engine's answer could honour here: a 400 instead of silence."""
+
+TIER_PRIORITY = {"auto": 0, "default": 0, "scale": 0, "flex": -30, "priority": 30, "fast": 30}
+"""`service_tier` as a place in the queue: by default 30 steps are 300 s of waiting, half of the longest wait."""
+
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
+Metadata = Annotated[
+    dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]],
+    Field(max_length=16),
+]
+"""OpenAI's limits."""
 
 
 class Extension(BaseModel):
@@ -31,6 +49,7 @@ class Extension(BaseModel):
     ttft_timeout_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | None = None
     priority: Annotated[StrictInt, Field(ge=-100, le=100)] = 0
+    webhook_url: Annotated[StrictStr, Field(max_length=2048)] | None = None
 
     def options(self, default: Literal["cancel", "continue"]) -> Options:
         return Options(**{**self.model_dump(), "on_disconnect": self.on_disconnect or default})
@@ -41,13 +60,18 @@ _HEADERS = {
     "x-tailrace-grace-seconds": "grace_seconds",
     "x-tailrace-deadline-seconds": "deadline_seconds",
     "x-tailrace-priority": "priority",
+    "x-tailrace-webhook-url": "webhook_url",
 }
 
 
 class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    """Only what a view can do: it has no memory, so no running totals, and it pads nothing."""
 
-    include_usage: StrictBool = False
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: StrictBool | None = None
+    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: Literal[False] | None = None
 
 
 class Body(BaseModel):
@@ -67,7 +91,17 @@ class Body(BaseModel):
     frequency_penalty: Annotated[float, Field(strict=True, ge=-2, le=2)] | None = None
     seed: StrictInt | None = None
     stop: StrictStr | list[StrictStr] | None = None
+    metadata: Metadata | None = None
+    user: StrictStr | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     tailrace: Extension = Extension()
+
+    def options(self, default: Literal["cancel", "continue"]) -> Options:
+        """How the job is treated; a `tailrace.priority` wins over the service tier."""
+        options = self.tailrace.options(default)
+        if "priority" in self.tailrace.model_fields_set or self.service_tier is None:
+            return options
+        return replace(options, priority=TIER_PRIORITY[self.service_tier])
 
 
 class Message(BaseModel):
@@ -78,6 +112,8 @@ class Message(BaseModel):
 
 class ChatBody(Body):
     messages: Annotated[list[Message], Field(min_length=1)]
+    modalities: list[Literal["text"]] | None = None
+    store: StrictBool | None = None
 
 
 class CompletionBody(Body):
@@ -92,6 +128,9 @@ def parse_body(kind: Kind, raw: dict[str, Any], headers: Any = None) -> Body:
 
     Raises BadRequest naming the parameter.
     """
+    for name, why in UNSUPPORTED.items():
+        if raw.get(name) is not None:
+            raise BadRequest(f"{name!r} is not supported: {why}.", code="unsupported_parameter", param=name)
     given = {field: headers[name] for name, field in _HEADERS.items() if headers and name in headers}
     if "priority" in given:
         try:
@@ -101,9 +140,12 @@ def parse_body(kind: Kind, raw: dict[str, Any], headers: Any = None) -> Body:
     if given and isinstance(raw.get("tailrace", {}), dict):
         raw = {**raw, "tailrace": {**given, **raw.get("tailrace", {})}}
     try:
-        return _BODIES[kind].model_validate(raw)
+        body = _BODIES[kind].model_validate(raw)
     except ValidationError as error:
         raise bad_request(error) from error
+    if body.stream_options and not body.stream:
+        raise BadRequest("'stream_options' has a meaning only with 'stream': true.", param="stream_options")
+    return body
 
 
 def job_kind(raw: dict[str, Any]) -> Kind:
@@ -172,6 +214,8 @@ def bad_request(error: ValidationError) -> BadRequest:
     """The first problem as our error, naming the parameter."""
     first = error.errors()[0]
     # A union reports each of its branches with the branch's name in the path; the parameter comes before it.
-    path = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained-", "function-"))]
-    param = ".".join(part for part in path if part not in ("str", "int", "float")) or None
+    inner = ("list[", "constrained-", "function-", "[key]")
+    path = [str(part) for part in first["loc"] if not str(part).startswith(inner)]
+    # Cut, because a key of the client's may be any length.
+    param = ".".join(part for part in path if part not in ("str", "int", "float"))[:200] or None
     return BadRequest(f"{param or 'body'}: {first['msg']}", param=param)

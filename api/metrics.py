@@ -21,6 +21,12 @@ class Metrics:
         )
         self.events = Counter("tailrace_events_sent", "Log events sent to readers", registry=self.registry)
         self.open_streams = Gauge("tailrace_open_streams", "Readers being streamed to", registry=self.registry)
+        self.webhooks = Counter(
+            "tailrace_webhook_tries", "Tries to deliver a webhook", ["outcome"], registry=self.registry
+        )
+        self.webhooks_waiting = Gauge(
+            "tailrace_webhooks_waiting", "Webhooks not delivered yet, of the whole deployment", registry=self.registry
+        )
         topics = Gauge("tailrace_hub_streams", "Streams read from Redis", registry=self.registry)
         topics.set_function(lambda: hub.streams)
         self._queue = Gauge("tailrace_queue_depth", "Jobs that wait", ["model"], registry=self.registry)

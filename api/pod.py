@@ -15,6 +15,7 @@ from api.metrics import Metrics
 from api.models import Models
 from api.presence import Presence
 from api.sends import Sends
+from api.webhooks import Webhooks
 from common.connections import command_client
 from common.ending import Ender
 from common.errors import Unavailable
@@ -46,6 +47,7 @@ class Pod:
         self.follower = Follower(self.hub, self.eventlog, self.jobs)
         self.sends = Sends(settings.send_timeout_seconds)
         self.metrics = Metrics(self.hub)
+        self.webhooks = Webhooks(settings, self.control, keys, self.metrics)
         self.draining = False
         self.closing = False
         """True once open streams must end; their readers go on at another pod."""
@@ -60,11 +62,14 @@ class Pod:
         self._spawn("sends", self.sends.run())
         self._spawn("models", self.models.run())
         self._spawn("janitor", Janitor(self.jobs, self.fleet, self.ender).run())
+        if self.webhooks.on:
+            self._spawn("webhooks", self.webhooks.run())
         log.info("pod %s: started", self.id)
 
     async def stop(self) -> None:
         await self.presence.settle(timeout=2.0)
         await cancel_all(self._tasks)
+        await self.webhooks.stop()
         await self.hub.stop()
         await self.control.aclose()
         await self.stream.aclose()

@@ -42,7 +42,7 @@ async def submit(
     pod.accept_work()
     kind: Kind = surface if surface in ("chat", "completion") else job_kind(raw)
     body = parse_body(kind, raw, headers)
-    options = body.tailrace.options(on_disconnect)
+    options = pod.webhooks.addressed(body.options(on_disconnect))
     key = _idempotency_key(headers)
     with translated():
         await pod.models.check(body.model, prompt_chars(raw), can_wait=options.on_disconnect == "continue")

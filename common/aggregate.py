@@ -11,6 +11,7 @@ class _Choice:
     def __init__(self) -> None:
         self.content: list[str] = []
         self.reasoning: list[str] = []
+        self.refusal: list[str] = []
         self.tool_calls: dict[int, dict[str, Any]] = {}
         self.logprobs: dict[str, list[Any]] = {}
         self.role: str | None = None
@@ -22,6 +23,8 @@ class _Choice:
             self.content.append(event["content"])
         if event.get("reasoning"):
             self.reasoning.append(event["reasoning"])
+        if event.get("refusal"):
+            self.refusal.append(event["refusal"])
         for piece in event.get("tool_calls") or ():
             self._add_tool_call(piece)
         for key, values in (event.get("logprobs") or {}).items():
@@ -45,6 +48,8 @@ class _Choice:
         whole: dict[str, Any] = {"index": index, "content": "".join(self.content), "finish_reason": self.finish_reason}
         if self.reasoning:
             whole["reasoning"] = "".join(self.reasoning)
+        if self.refusal:
+            whole["refusal"] = "".join(self.refusal)
         if self.tool_calls:
             whole["tool_calls"] = [call for _, call in sorted(self.tool_calls.items())]
         if self.logprobs:
@@ -57,8 +62,8 @@ class _Choice:
 class Aggregate:
     """`add` every event of a log in order; `result` is `{"choices": [...], "usage": ...}`.
 
-    A choice is {index, content, reasoning?, tool_calls?, logprobs?, finish_reason, stop_reason?}. Holds one
-    answer's text, no more.
+    A choice is {index, content, reasoning?, refusal?, tool_calls?, logprobs?, finish_reason, stop_reason?}.
+    Holds one answer's text, no more.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Every error a client can see, as one tree.
 
     TailraceError                 status  code (the first is the default; the rest are listed in docs/http.md)
-    ├── BadRequest                400     invalid_request, invalid_json, invalid_cursor, ...
+    ├── BadRequest                400     invalid_request, unsupported_parameter, invalid_json, invalid_cursor, ...
     ├── Unauthorized              401     invalid_api_key
-    ├── NotFound                  404     not_found, model_not_found, job_not_found
+    ├── NotFound                  404     not_found, model_not_found, job_not_found, completion_not_found
     ├── Conflict                  409     conflict, job_cancelled, stream_trimmed, stream_expired, ...
     ├── TooLarge                  413     body_too_large
     ├── TooManyRequests           429     queue_full, too_many_generations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 class TailraceError(Exception):
     """Base of all errors with a wire form. `retry_after` is in seconds."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
     type: ClassVar[str] = "server_error"
     default_code: ClassVar[str] = "internal_error"
 
@@ -120,7 +120,9 @@ def from_event(error: dict[str, Any]) -> TailraceError:
     """The inverse of `to_event`, for readers whose answer has not begun."""
     status = int(error.get("status") or 500)
     cls = BY_STATUS.get(status) or (BadRequest if status < 500 else ServerFault)
-    return cls(str(error.get("message")), code=error.get("code"), param=error.get("param"))
+    fault = cls(str(error.get("message")), code=error.get("code"), param=error.get("param"))
+    fault.status = status  # an engine's own: 422, 424...
+    return fault
 
 
 def job_not_found(job_id: str) -> NotFound:

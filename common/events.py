@@ -3,7 +3,8 @@
 An event is a plain dict with a `type`:
 
     started  {attempt, worker, continuable}
-    delta    {index, role?, content?, reasoning?, tool_calls?, logprobs?, finish_reason?, stop_reason?, token_ids?}
+    delta    {index, role?, content?, reasoning?, refusal?, tool_calls?, logprobs?, finish_reason?, stop_reason?,
+              token_ids?}
     usage    {usage}
     end      {status, finish_reason?, usage?, error?, timings?}
 
@@ -93,9 +94,13 @@ def decode(data: bytes) -> Event:
     return event
 
 
+_KINDS = ("reasoning", "refusal", "content", "tool_calls")
+"""What a delta may say, in the order in which a reader takes it."""
+
+
 def token_count(event: Event) -> int:
     """Tokens behind a delta; one with text of an engine that does not tell counts as one."""
-    spoken = event.get("content") or event.get("reasoning") or event.get("tool_calls")
+    spoken = any(event.get(kind) for kind in _KINDS)
     return len(event.get("token_ids") or ()) or (1 if spoken else 0)
 
 
@@ -108,7 +113,7 @@ def merge_delta(into: Event, new: Event) -> None:
     Merging is what makes entries larger instead of more numerous when Redis is slow or the budget is short:
     the merged delta means exactly what the two meant one after the other.
     """
-    for key in ("content", "reasoning"):
+    for key in ("content", "reasoning", "refusal"):
         if key in new:
             into[key] = into.get(key, "") + new[key]
     if "token_ids" in new:
@@ -145,13 +150,10 @@ def _merge_logprobs(into: Event, new: dict[str, Any]) -> None:
 def mergeable(first: Event, second: Event) -> bool:
     """Whether `second` may be folded into `first` without changing what a reader concatenates.
 
-    Within one delta a reader takes reasoning before content before tool calls, so a delta that goes back
-    to an earlier kind must stay an entry of its own.
+    Within one delta a reader takes reasoning before content before tool calls, so a delta that goes back to an
+    earlier kind must stay an entry of its own.
     """
     return first["index"] == second["index"] and _last_kind(first) <= _first_kind(second)
-
-
-_KINDS = ("reasoning", "content", "tool_calls")
 
 
 def _last_kind(event: Event) -> int:

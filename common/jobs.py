@@ -220,8 +220,9 @@ class JobStore:
                     self.keys.cancel(job_id),
                     self.keys.deadlines,
                     self.keys.steer(job_id),
+                    self.keys.webhooks,
                 ],
-                [job_id, worker, attempt, state, self._settings.result_ttl_ms, *fields],
+                [job_id, worker, attempt, state, self._settings.result_ttl_ms, self.keys.webhook_prefix, *fields],
             )
         )
 

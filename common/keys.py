@@ -42,6 +42,14 @@ class Keys:
     def models(self) -> str:
         return f"{self.namespace}:models"
 
+    @property
+    def webhooks(self) -> str:
+        return f"{self.namespace}:webhooks"
+
+    @property
+    def webhook_prefix(self) -> str:
+        return f"{self.namespace}:webhook:"
+
     def queue(self, model: str) -> str:
         return self.queue_prefix + model
 
@@ -70,6 +78,12 @@ class Keys:
         # Hashed: a client's key may be long or binary, and must not be readable as another owner's.
         digest = hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()
         return f"{self.namespace}:idem:{digest}"
+
+    def webhook(self, subject: str) -> str:
+        return self.webhook_prefix + subject
+
+    def webhook_gone(self, url: str) -> str:
+        return f"{self.namespace}:webhook-gone:{hashlib.sha256(url.encode()).hexdigest()}"
 
     def worker(self, worker_id: str) -> str:
         return f"{self.namespace}:worker:{worker_id}"

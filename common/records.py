@@ -35,6 +35,8 @@ class Options:
     queue_timeout_seconds: float | None = None
     ttft_timeout_seconds: float | None = None
     stall_timeout_seconds: float | None = None
+    webhook_url: str | None = None
+    """Who is told of the end (scripts/finish.lua); None: nobody."""
 
 
 @dataclass(frozen=True, slots=True)

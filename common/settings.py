@@ -120,6 +120,24 @@ class Settings(BaseSettings):
         20.0, ge=0, description="Time that open streams (pod) and running jobs (worker) get after SIGTERM."
     )
 
+    # Webhooks
+    webhook_secrets: SecretStr = Field(
+        SecretStr(""),
+        description="`whsec_<base64>`, comma separated; each webhook is signed with all of them. Empty: no webhooks.",
+    )
+    webhook_url: str = Field(
+        "", description="Told of the end of every `continue` job that names no `webhook_url` itself. Empty: nobody."
+    )
+    webhook_allowed_networks: str = Field(
+        "",
+        description="CIDRs, comma separated, that webhooks may go to though they are not public, e.g. `10.0.0.0/8`.",
+    )
+    webhook_timeout_seconds: float = Field(15.0, gt=0, description="Longest wait for a receiver's answer.")
+    webhook_max_tries: int = Field(12, ge=1, description="Tries after which a delivery is given up.")
+    webhook_retry_seconds: float = Field(
+        5.0, gt=0, description="Wait before the second try; triples with each further one, up to an hour."
+    )
+
     # Worker
     engine: EngineName = Field(
         "auto", description="`vllm`, `simulated`, `openai`, or `auto`: `openai` with an upstream URL, else `vllm`."

@@ -45,7 +45,7 @@ async def retrieve(request: Request, job_id: str) -> dict[str, Any]:
     pod: Pod = request.app.state.pod
     record = await owned_job(pod, job_id, pod.keyring.owner(request))
     with translated():
-        return await job_json(pod, await _settled(pod, record))
+        return await job_json(pod, await settled(pod, record))
 
 
 @router.get("/{job_id}/events")
@@ -101,11 +101,7 @@ async def delete(request: Request, job_id: str) -> dict[str, Any]:
     """Cancels the job if it still waits or runs, and forgets it."""
     pod: Pod = request.app.state.pod
     record = await owned_job(pod, job_id, pod.keyring.owner(request))
-    with translated():
-        found = await cancel(pod.jobs, pod.ender, record.id, "deleted", forget=True)
-        if found in ("completed", "incomplete", "failed", "cancelled"):
-            await pod.jobs.delete(record.id)
-            await pod.eventlog.delete(record.id)
+    await forget(pod, record)
     return {"id": record.id, "object": "job.deleted", "deleted": True}
 
 
@@ -118,7 +114,16 @@ async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
     return record
 
 
-async def _settled(pod: Pod, record: JobRecord) -> JobRecord:
+async def forget(pod: Pod, record: JobRecord) -> None:
+    """Cancel the job if it still waits or runs, and delete what there is of it."""
+    with translated():
+        found = await cancel(pod.jobs, pod.ender, record.id, "deleted", forget=True)
+        if found in ("completed", "incomplete", "failed", "cancelled"):
+            await pod.jobs.delete(record.id)
+            await pod.eventlog.delete(record.id)
+
+
+async def settled(pod: Pod, record: JobRecord) -> JobRecord:
     """The record after the end, if the log has ended: who has just read the end must not be told that the job runs.
 
     The worker writes the end first and the record a moment later; if it died in between, the record stays behind.
@@ -144,6 +149,9 @@ async def job_json(pod: Pod, record: JobRecord) -> dict[str, Any]:
         "object": "job",
         "status": record.state,
         "model": record.model,
+        "metadata": record.body.get("metadata"),
+        "user": record.body.get("user"),
+        "priority": record.options.priority,
         "attempt": record.attempt,
         "worker": record.worker,
         "queue_position": position,

@@ -13,6 +13,8 @@ from api.submit import Accepted, submit
 from api.views import View, make_view, whole
 from api.waiting import ClientGone
 from common.connections import translated
+from common.errors import NotFound
+from common.fleet import WorkerInfo
 
 router = APIRouter(prefix="/v1")
 
@@ -34,19 +36,29 @@ async def models(request: Request) -> dict[str, Any]:
     with translated():
         await pod.models.refresh()
     served = {worker.model: worker for worker in pod.models.workers}
+    return {"object": "list", "data": [_model(worker) for worker in served.values()]}
+
+
+@router.get("/models/{model:path}")
+async def model(request: Request, model: str) -> dict[str, Any]:
+    pod: Pod = request.app.state.pod
+    pod.keyring.owner(request)
+    with translated():
+        await pod.models.refresh()
+    serving = pod.models.serving(model)
+    if not serving:
+        raise NotFound(f"The model {model!r} is not served at the moment.", code="model_not_found", param="model")
+    return _model(serving[-1])
+
+
+def _model(worker: WorkerInfo) -> dict[str, Any]:
     return {
-        "object": "list",
-        "data": [
-            {
-                "id": worker.model,
-                "object": "model",
-                "created": int(worker.started_at),
-                "owned_by": "tailrace",
-                "engine": worker.engine,
-                "max_model_len": worker.max_model_len,
-            }
-            for worker in served.values()
-        ],
+        "id": worker.model,
+        "object": "model",
+        "created": int(worker.started_at),
+        "owned_by": "tailrace",
+        "engine": worker.engine,
+        "max_model_len": worker.max_model_len,
     }
 
 
@@ -73,5 +85,5 @@ async def _complete(request: Request, kind: Literal["chat", "completion"]) -> Re
 
 def _view(accepted: Accepted) -> View:
     options = accepted.body.stream_options
-    include_usage = options is not None and options.include_usage
+    include_usage = bool(options and options.include_usage)
     return make_view(accepted.record.kind, accepted.record, include_usage=include_usage)

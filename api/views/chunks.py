@@ -13,6 +13,9 @@ Frame = tuple[str | None, bytes]
 
 DONE: Frame = (None, b"[DONE]")
 
+TIER_USED = {"auto": "default", "scale": "default", "fast": "priority"}
+"""Which service tier an answer says it had, where that is not the one that was asked for."""
+
 
 class ChunkView:
     """Subclasses name the object and render one choice."""
@@ -23,6 +26,8 @@ class ChunkView:
         self._include_usage = include_usage
         # The parts of a chunk that are the same in all of a job's chunks, rendered once.
         self._head = to_json(head(record, self.object))[:-1] + b',"choices":['
+        # OpenAI: who asks for the usage finds the field in every chunk, and null in all but the last.
+        self._tail = b'],"usage":null}' if include_usage else b"]}"
 
     def choice(self, event: Event) -> dict[str, Any]:
         raise NotImplementedError
@@ -30,7 +35,7 @@ class ChunkView:
     def frames(self, event: Event) -> list[Frame]:
         kind = event["type"]
         if kind == DELTA:
-            return [(None, self._head + to_json(self.choice(event)) + b"]}")]
+            return [(None, self._head + to_json(self.choice(event)) + self._tail)]
         if kind == END:
             return self._end(event)
         return []
@@ -47,7 +52,10 @@ class ChunkView:
 
 
 def head(record: JobRecord, object: str) -> dict[str, Any]:
-    return {"id": record.id, "object": object, "created": int(record.created_at), "model": record.model}
+    """What a job's objects have in common. The service tier is named, as OpenAI does, if the request named one."""
+    common = {"id": record.id, "object": object, "created": int(record.created_at), "model": record.model}
+    tier = record.body.get("service_tier") if record.kind == "chat" else None
+    return {**common, "service_tier": TIER_USED.get(tier, tier)} if tier else common
 
 
 def wire_error(error: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from common.events import Event, delta
 
-_MESSAGE_PARTS = ("role", "content", "reasoning", "tool_calls")
+_MESSAGE_PARTS = ("role", "content", "reasoning", "refusal", "tool_calls")
 _CHOICE_PARTS = ("logprobs", "finish_reason", "stop_reason")
 
 

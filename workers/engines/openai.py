@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 _PATHS = {"chat": "chat/completions", "completion": "completions"}
+_ANSWERED_HERE = frozenset({"store", "metadata", "service_tier"})
+"""What the queue and the record have seen to; an upstream that knows them would store the answer a second time."""
 _DONE = "data: [DONE]"
 _OUR_FAULT = frozenset({401, 403})  # our key, not the client's
 _FULL_OR_AWAY = frozenset({429, 502, 503, 504})
@@ -83,12 +85,8 @@ class OpenAIEngine:
         return True
 
     async def generate(self, request: GenerationRequest, resume: Resume | None = None) -> AsyncGenerator[Event]:
-        body = {
-            **request.body,
-            "model": self._upstream_model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        body = {name: value for name, value in request.body.items() if name not in _ANSWERED_HERE}
+        body |= {"model": self._upstream_model, "stream": True, "stream_options": {"include_usage": True}}
         tries = 0
         self._requests += 1
         try:
