@@ -93,5 +93,6 @@ ABANDONED = Scenario(
     "probe around the engine. `continue`: with `on_disconnect=continue`. `busy`: the pod also serves "
     f"{VIEWERS} viewers of one endless answer.",
     {"cancel": _variant("cancel"), "continue": _variant("continue"), "busy": _variant("cancel", VIEWERS)},
+    rounds=2,
     quick_variants=("cancel", "continue"),
 )

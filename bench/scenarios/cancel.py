@@ -20,6 +20,8 @@ RUNNING = 300
 CANCELS = 100
 GAP_SECONDS = 0.02
 """Mean time between two cancels; varied, so that they do not keep step with the worker's polls."""
+SETTLE_SECONDS = 2.0
+"""After hundreds of clients have connected at once."""
 LONG = 100_000
 """Tokens of an answer that nobody reads to its end."""
 
@@ -40,6 +42,7 @@ async def _stop_some(system: System, count: int) -> tuple[dict[int, float], list
     streams = _long_streams(RUNNING + 2 * count)
     await asyncio.gather(*(start(stream, system.ports[0]) for stream in streams))
     await until(lambda: _all_slots_taken(streams), f"{RUNNING} jobs run", 60)
+    await asyncio.sleep(SETTLE_SECONDS)
     running = [stream for stream in streams if stream.first_at]
     random.Random(1).shuffle(running)
     cancelled, left = running[:count], running[count : 2 * count]

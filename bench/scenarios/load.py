@@ -91,6 +91,7 @@ LOAD_30 = Scenario(
     "30 streams at 20 tokens/s each",
     f"30 OpenAI chat streams of 100 tokens, 50 ms between tokens: nobody is saturated. {BASELINES}",
     _all(30, 100, 50),
+    rounds=2,
     quick_variants=("tailrace",),
 )
 GROWTH = Scenario(
@@ -98,6 +99,7 @@ GROWTH = Scenario(
     "Cost per token as streams grow",
     "100 and 1,000 chat streams of 80 tokens, 10 tokens/s each, through one API process.",
     {str(n): _variant(systems.tailrace, n, 80, 100) for n in (100, 1000)},
+    rounds=2,
 )
 SCALING = Scenario(
     "scaling",

@@ -7,7 +7,7 @@ import time
 
 from bench import systems
 from bench.client import FROZEN_RECEIVE_BYTES, Load, Stream, start
-from bench.measure import CpuMeter, percentile, rss_bytes
+from bench.measure import percentile, rss_bytes
 from bench.scenario import Options, Result, Scenario, Variant
 from bench.scenarios.load import chat_streams, offered
 from bench.systems import System, run
@@ -22,7 +22,7 @@ FILES_PER_STREAM = 2.2
 """In the client and in the pod, which share no table of open files, one each; and some for everything else."""
 
 READERS, FROZEN, FROZEN_ITL_MS, FREEZE_AT = 200, 50, 50, 20
-SETTLE_SECONDS = 20.0
+SETTLE_SECONDS = 15.0
 """After it, buffers are full and rings are warm."""
 
 
@@ -56,16 +56,15 @@ def _attached(options: Options) -> Result:
         offered(system, 10, 5)
         idle = rss_bytes(system.pids["api"][0])
 
-        async def read() -> tuple[float, list[int], dict[str, float], list[Stream], int]:
-            streams = [Stream(post("/v1/chat/completions", chat_body(k, LONG)), k, LONG) for k in range(count)]
-            meter = CpuMeter(system.pids)
+        async def read() -> tuple[float, list[int], list[Stream], int]:
+            streams = chat_streams(count, LONG)
             seconds, tokens = await _attach(system, streams, WINDOW_SECONDS / 2 if options.quick else WINDOW_SECONDS)
             rss = rss_bytes(system.pids["api"][0])
             for stream in streams:
                 stream.leave()
-            return seconds, tokens, meter.used(), streams, rss
+            return seconds, tokens, streams, rss
 
-        seconds, tokens, _, streams, rss = run(read())
+        seconds, tokens, streams, rss = run(read())
     load = Load(streams, seconds)
     silences = [stream.longest_silence for stream in streams]
     figures = {
@@ -117,7 +116,7 @@ def _beside(frozen: int) -> Variant:
         # Nobody is to be cut for not reading: this is about what it costs to keep them.
         with systems.tailrace(sim_itl_ms=FROZEN_ITL_MS, sim_slots=READERS, send_timeout_seconds=3600) as system:
             offered(system, READERS, 5)
-            load, rss = run(_read_beside_frozen(system, frozen, 35.0 if options.quick else 150.0))
+            load, rss = run(_read_beside_frozen(system, frozen, 24.0 if options.quick else 120.0))
         settled = rss[int(SETTLE_SECONDS)]
         figures = {
             "rss_settled_mb": settled,
@@ -143,7 +142,7 @@ ATTACHED_5000 = Scenario(
 FROZEN_READERS = Scenario(
     "frozen",
     "Readers that stop reading",
-    f"{READERS} readers at 20 tokens/s for 150 s, of which {FROZEN} read {FREEZE_AT} tokens and then nothing, with a "
+    f"{READERS} readers at 20 tokens/s for 120 s, of which {FROZEN} read {FREEZE_AT} tokens and then nothing, with a "
     f"receive buffer of {FROZEN_RECEIVE_BYTES // 1024} KB and no send timeout; latencies are of the others. "
     f"`all_read`: the same number, and all read. Settled: after {SETTLE_SECONDS:.0f} s.",
     {"frozen": _beside(FROZEN), "all_read": _beside(0)},

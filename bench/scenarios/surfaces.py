@@ -47,5 +47,5 @@ SURFACES = Scenario(
     "100 streams of 200 tokens, 20 ms between tokens. `native`: `POST /v1/jobs`, then `GET /v1/jobs/{id}/events`; the "
     "first tokens are older than their reader, which is in their latency.",
     {surface: _variant(surface) for surface in ("chat", "native", "websocket")},
-    rounds=2,
+    rounds=1,
 )

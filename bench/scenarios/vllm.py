@@ -153,5 +153,6 @@ VLLM = Scenario(
     f"{TOKENS} tokens each. Both sides: `{ARGS}`. Each server runs alone, started anew for each round. "
     "`CPU engine` and `CPU worker` contain the model's own arithmetic.",
     {"tailrace": _variant(_tailrace), "vllm": _variant(_own_server)},
+    rounds=3,
     needs_vllm=True,
 )
