@@ -16,6 +16,7 @@ from api.models import Models
 from api.presence import Presence
 from api.sends import Sends
 from api.webhooks import Webhooks
+from common.batches import BatchStore
 from common.connections import command_client
 from common.ending import Ender
 from common.errors import Unavailable
@@ -37,6 +38,7 @@ class Pod:
         self.control = command_client(settings.redis_url)
         self.stream = command_client(settings.stream_url)
         self.jobs = JobStore(self.control, settings)
+        self.batches = BatchStore(self.control, settings)
         keys = self.jobs.keys
         self.eventlog = EventLog(self.stream, keys)
         self.fleet = Fleet(self.control, keys)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from starlette.datastructures import Headers
@@ -42,8 +42,10 @@ async def submit(
     pod.accept_work()
     kind: Kind = surface if surface in ("chat", "completion") else job_kind(raw)
     body = parse_body(kind, raw, headers)
-    options = pod.webhooks.addressed(body.options(on_disconnect))
-    key = _idempotency_key(headers)
+    options = body.options(on_disconnect)
+    told = pod.webhooks.receiver(options.webhook_url, by_default=options.on_disconnect == "continue")
+    options = replace(options, webhook_url=told)
+    key = idempotency_key(headers)
     with translated():
         await pod.models.check(body.model, prompt_chars(raw), can_wait=options.on_disconnect == "continue")
         request = JobRequest(
@@ -63,7 +65,8 @@ async def submit(
     return Accepted(record, body, submitted.created)
 
 
-def _idempotency_key(headers: Headers | None) -> str | None:
+def idempotency_key(headers: Headers | None) -> str | None:
+    """Raises BadRequest for one that is empty or too long."""
     key = headers.get("idempotency-key") if headers else None
     if key is not None and not 0 < len(key) <= 255:
         raise BadRequest("Idempotency-Key must have 1 to 255 characters.", param="Idempotency-Key")

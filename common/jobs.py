@@ -89,7 +89,7 @@ class JobStore:
                 int(options.priority * settings.priority_step_seconds * 1000),
                 _ms(options.queue_timeout_seconds, settings.queue_timeout_seconds),
                 _ms(options.deadline_seconds, settings.total_timeout_seconds),
-                _arq_payload(request.id),
+                arq_payload(request.id),
                 fingerprint if idempotency_key else "",
                 self.keys.job_prefix,
                 *request_fields(request),
@@ -222,7 +222,16 @@ class JobStore:
                     self.keys.steer(job_id),
                     self.keys.webhooks,
                 ],
-                [job_id, worker, attempt, state, self._settings.result_ttl_ms, self.keys.webhook_prefix, *fields],
+                [
+                    job_id,
+                    worker,
+                    attempt,
+                    state,
+                    self._settings.result_ttl_ms,
+                    self.keys.webhook_prefix,
+                    self.keys.job_prefix,
+                    *fields,
+                ],
             )
         )
 
@@ -252,7 +261,8 @@ class JobStore:
         return [keys.queue(model), keys.running(model), keys.wake(model), keys.deadlines]
 
 
-def _arq_payload(job_id: str) -> bytes:
+def arq_payload(job_id: str) -> bytes:
+    """What arq's worker is handed to call the job's function."""
     payload: bytes | None = serialize_job(
         ARQ_FUNCTION, (job_id,), {}, None, int(time.time() * 1000), serializer=msgpack.packb
     )

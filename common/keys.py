@@ -50,6 +50,14 @@ class Keys:
     def webhook_prefix(self) -> str:
         return f"{self.namespace}:webhook:"
 
+    @property
+    def wake_prefix(self) -> str:
+        return f"{self.namespace}:wake:"
+
+    @property
+    def batch_prefix(self) -> str:
+        return f"{self.namespace}:batch:"
+
     def queue(self, model: str) -> str:
         return self.queue_prefix + model
 
@@ -57,7 +65,7 @@ class Keys:
         return self.running_prefix + model
 
     def wake(self, model: str) -> str:
-        return f"{self.namespace}:wake:{model}"
+        return self.wake_prefix + model
 
     def swept(self, model: str) -> str:
         return f"{self.namespace}:swept:{model}"
@@ -78,6 +86,12 @@ class Keys:
         # Hashed: a client's key may be long or binary, and must not be readable as another owner's.
         digest = hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()
         return f"{self.namespace}:idem:{digest}"
+
+    def batch(self, batch_id: str) -> str:
+        return self.batch_prefix + batch_id
+
+    def batch_lines(self, batch_id: str) -> str:
+        return f"{self.namespace}:batch-lines:{batch_id}"
 
     def webhook(self, subject: str) -> str:
         return self.webhook_prefix + subject

@@ -120,6 +120,12 @@ class Settings(BaseSettings):
         20.0, ge=0, description="Time that open streams (pod) and running jobs (worker) get after SIGTERM."
     )
 
+    # Batches
+    batch_max_lines: int = Field(
+        5000, ge=1, description="Most lines of a batch; never more than half of `MAX_QUEUE_DEPTH`."
+    )
+    batch_max_bytes: int = Field(16_777_216, ge=1024, description="Largest body of a batch.")
+
     # Webhooks
     webhook_secrets: SecretStr = Field(
         SecretStr(""),

@@ -93,7 +93,7 @@ async def test_the_end_of_a_job_is_told_once_and_signed(
 
 async def test_the_receivers_path_is_not_logged(hooked: Stack, sender: Client, receiver: Receiver) -> None:
     job_id = await sender.submit(telling(receiver))
-    told = f"job {job_id}: job.incomplete to http://127.0.0.1:{receiver.port}"
+    told = f"webhook job.incomplete of {job_id} to http://127.0.0.1:{receiver.port}"
     await until_logged(hooked, f"{told}, try 1: delivered")
     assert not any("token=secret" in api.log for api in hooked.apis)
 
@@ -136,14 +136,14 @@ async def test_a_receiver_that_never_succeeds_is_given_up(
     await until(lambda: len(receiver.received) == SETTINGS["webhook_max_tries"], "the last try", seconds=60)
     await outbox_is_empty(redis, hooked)
     assert len(receiver.about(job_id)) == SETTINGS["webhook_max_tries"]
-    told = f"job {job_id}: job.incomplete to http://127.0.0.1:{receiver.port}"
+    told = f"webhook job.incomplete of {job_id} to http://127.0.0.1:{receiver.port}"
     await until_logged(hooked, f"{told}, try 5: given up: HTTP 500")
 
 
 async def test_retry_after_is_heeded(hooked: Stack, sender: Client, receiver: Receiver) -> None:
     receiver.answers = iter([(503, "Retry-After: 120")])
     job_id = await sender.submit(telling(receiver))
-    told = f"job {job_id}: job.incomplete to http://127.0.0.1:{receiver.port}"
+    told = f"webhook job.incomplete of {job_id} to http://127.0.0.1:{receiver.port}"
     await until_logged(hooked, f"{told}, try 1: failed, again in 120.0 s")
     await until(lambda: _waiting(sender), "the metric of the outbox")
 
@@ -155,10 +155,10 @@ async def _waiting(client: Client) -> bool:
 async def test_gone_ends_it_for_this_receiver(hooked: Stack, sender: Client, receiver: Receiver, redis: Redis) -> None:
     receiver.answers = iter([410])
     first = await sender.submit(telling(receiver))
-    told = f"job.incomplete to http://127.0.0.1:{receiver.port}, try 1: given up"
-    await until_logged(hooked, f"job {first}: {told}: HTTP 410")
+    told = f"to http://127.0.0.1:{receiver.port}, try 1: given up"
+    await until_logged(hooked, f"webhook job.incomplete of {first} {told}: HTTP 410")
     second = await sender.submit(telling(receiver))
-    await until_logged(hooked, f"job {second}: {told}: it answered 410")
+    await until_logged(hooked, f"webhook job.incomplete of {second} {told}: it answered 410")
     assert len(receiver.received) == 1
 
 

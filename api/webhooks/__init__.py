@@ -7,7 +7,6 @@ them, so it does not matter which pod took the request, or whether it still live
 import asyncio
 import logging
 import random
-from dataclasses import replace
 
 from api.metrics import Metrics
 from api.webhooks.addresses import PARAM, AddressPolicy
@@ -17,7 +16,6 @@ from api.webhooks.signing import Signer
 from common.connections import Client, is_outage
 from common.errors import BadRequest
 from common.keys import Keys
-from common.records import Options
 from common.settings import Settings
 from common.tasks import cancel_all
 
@@ -46,15 +44,17 @@ class Webhooks:
         self._sender = Sender(signer, self._policy, settings.webhook_timeout_seconds)
         self._sending: set[asyncio.Task[None]] = set()
 
-    def addressed(self, options: Options) -> Options:
-        """`options` with whoever is to be told of the job's end. Raises BadRequest for a URL that cannot be called."""
-        if options.webhook_url is None:
-            by_default = self._settings.webhook_url if options.on_disconnect == "continue" else ""
-            return replace(options, webhook_url=by_default or None)
+    def receiver(self, url: str | None, *, by_default: bool) -> str | None:
+        """Who is to be told: `url`, or if there is none and `by_default` the deployment's own; None: nobody.
+
+        Raises BadRequest for a URL that cannot be called.
+        """
+        if url is None:
+            return self._settings.webhook_url or None if by_default else None
         if not self.on:
             raise BadRequest("Webhooks are off: this server has no secret to sign them with.", param=PARAM)
-        self._policy.check_url(options.webhook_url)
-        return options
+        self._policy.check_url(url)
+        return url
 
     async def run(self) -> None:
         """Send what is due, for ever."""
@@ -93,7 +93,7 @@ class Webhooks:
             await self._settle(delivery, await self._try(delivery))
         except Exception as error:
             # The lease ends and the event is due again; if Redis is away, it is so once it is back.
-            log.warning("job %s: webhook left to the next try: %r", delivery.subject, error)
+            log.warning("webhook of %s: left to the next try: %r", delivery.subject, error)
 
     async def _try(self, delivery: Delivery) -> Outcome:
         if delivery.tries > self._settings.webhook_max_tries:
@@ -103,7 +103,7 @@ class Webhooks:
         return await self._sender.send(delivery)
 
     async def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        told = f"job {delivery.subject}: {event_type(delivery)} to {place(delivery.url)}, try {delivery.tries}"
+        told = f"webhook {event_type(delivery)} of {delivery.subject} to {place(delivery.url)}, try {delivery.tries}"
         if outcome.problem is None:
             verdict, settled = "delivered", await self._outbox.delivered(delivery)
             log.info("%s: delivered%s", told, "" if settled else ", as before")

@@ -13,6 +13,7 @@ from api.webhooks.outbox import Delivery
 from api.webhooks.signing import Signer
 
 _GONE = 410
+_KINDS = {"resp": "response", "batch": "batch"}
 _FAILURES = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
 
 
@@ -77,9 +78,9 @@ def payload(delivery: Delivery) -> bytes:
 
 
 def event_type(delivery: Delivery) -> str:
-    """`response.*` for jobs of the Responses API, `job.*` for all others."""
-    kind = "response" if delivery.subject.startswith("resp_") else "job"
-    return f"{kind}.{delivery.status}"
+    """`response.*` for jobs of the Responses API, `batch.*` for batches, `job.*` for all other jobs."""
+    surface, _, _ = delivery.subject.partition("_")
+    return f"{_KINDS.get(surface, 'job')}.{delivery.status}"
 
 
 def event_id_of(subject: str) -> str:

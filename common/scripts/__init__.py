@@ -27,6 +27,8 @@ class Script:
 
 
 submit = Script("submit")
+submit_batch = Script("submit_batch")
+cancel_batch = Script("cancel_batch")
 claim = Script("claim")
 renew = Script("renew")
 requeue_expired = Script("requeue_expired")

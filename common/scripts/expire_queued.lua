@@ -2,7 +2,7 @@
 -- KEYS: 1 deadlines
 -- ARGV: 1 caller id  2 lease ms  3 most jobs  4 job key prefix  5 queue key prefix  6 running key prefix
 --       7 cancel key prefix
--- Reply: a list of {id, attempt, 'deadline_exceeded' | 'queue_timeout'}
+-- Reply: a list of {id, attempt, 'deadline_exceeded' | 'queue_timeout' | reason of a cancel}
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local expired = {}
@@ -19,7 +19,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0
     local why = (deadline > 0 and deadline <= now) and 'deadline_exceeded' or 'queue_timeout'
     -- Durable, like any cancel: should the caller die before it has ended the job, nobody starts it after all.
     redis.call('SET', ARGV[7] .. id, why, 'NX')
-    expired[#expired + 1] = {id, attempt, why}
+    expired[#expired + 1] = {id, attempt, redis.call('GET', ARGV[7] .. id)}
   end
 end
 return expired

@@ -1,0 +1,17 @@
+-- Cancel every line of a batch that has not ended, in one step.
+-- KEYS: 1 batch  2 lines of the batch  3 deadlines
+-- ARGV: 1 reason  2 job key prefix  3 cancel key prefix
+-- Reply: 'missing' | 'ended' | 'cancelling'
+if redis.call('EXISTS', KEYS[1]) == 0 then return 'missing' end
+if redis.call('HEXISTS', KEYS[1], 'ended_ms') == 1 then return 'ended' end
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('HSETNX', KEYS[1], 'cancelling_ms', now)
+for _, line in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+  local id = cmsgpack.unpack(line)[1]
+  local state = redis.call('HGET', ARGV[2] .. id, 'state')
+  if state == 'queued' or state == 'running' then redis.call('SET', ARGV[3] .. id, ARGV[1], 'NX') end
+  -- Its wait is over: the janitor of any pod or worker ends it. So nobody has to live for the rest of the cancel.
+  if state == 'queued' then redis.call('ZADD', KEYS[3], now, id) end
+end
+return 'cancelling'

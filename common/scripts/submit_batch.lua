@@ -1,0 +1,56 @@
+-- Accept all lines of a batch, each a job, or none of them; or find the batch that an idempotency key already named.
+-- KEYS: 1 batch  2 lines of the batch  3 deadlines  4 idempotency key
+-- ARGV: 1 batch id  2 most waiting jobs per model  3 request fingerprint ('': no idempotency key)  4 owner
+--       5 webhook URL ('': none)  6 batch key prefix  7 job key prefix  8 arq payload prefix  9 queue key prefix
+--       10 wake key prefix  11 number of values per line  12.. for each line: id, model, priority bonus ms,
+--       queue timeout ms, deadline ms, arq payload, entry of the lines list, field, value pairs of the record
+-- Reply: {'accepted'} | {'exists', id} | {'mismatch', id} | {'full', model, depth}
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local stride = tonumber(ARGV[11])
+
+-- A retry of this very call, whose first reply was lost, must not queue the lines twice.
+if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists', ARGV[1]} end
+if ARGV[3] ~= '' then
+  local known = redis.call('HMGET', KEYS[4], 'id', 'fingerprint')
+  if known[1] and redis.call('EXISTS', ARGV[6] .. known[1]) == 1 then
+    return {known[2] == ARGV[3] and 'exists' or 'mismatch', known[1]}
+  end
+end
+
+local depths = {}
+for i = 12, #ARGV, stride do
+  local model = ARGV[i + 1]
+  depths[model] = (depths[model] or redis.call('ZCARD', ARGV[9] .. model)) + 1
+  if depths[model] > tonumber(ARGV[2]) then return {'full', model, redis.call('ZCARD', ARGV[9] .. model)} end
+end
+
+for i = 12, #ARGV, stride do
+  local id, job, model = ARGV[i], ARGV[7] .. ARGV[i], ARGV[i + 1]
+  -- One more microsecond per line, so that the lines keep their order.
+  local score = string.format('%.3f', t[1] * 1000 + t[2] / 1000 + (i - 12) / stride / 1000 - ARGV[i + 2])
+  local deadline = now + tonumber(ARGV[i + 4])
+  local leave = deadline
+  if tonumber(ARGV[i + 3]) > 0 then leave = math.min(leave, now + tonumber(ARGV[i + 3])) end
+  redis.call('HSET', job, 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now, 'score', score,
+    'queue_timeout_ms', ARGV[i + 3], 'deadline_ms', deadline, 'batch', KEYS[1],
+    unpack(ARGV, i + 7, i + stride - 1))
+  redis.call('SET', ARGV[8] .. id, ARGV[i + 5])
+  redis.call('ZADD', KEYS[3], leave, id)
+  redis.call('ZADD', ARGV[9] .. model, score, id)
+  redis.call('RPUSH', KEYS[2], ARGV[i + 6])
+  redis.call('LPUSH', ARGV[10] .. model, 1)
+end
+for model in pairs(depths) do
+  redis.call('LTRIM', ARGV[10] .. model, 0, 999)
+  redis.call('PEXPIRE', ARGV[10] .. model, 60000)
+end
+
+redis.call('HSET', KEYS[1], 'id', ARGV[1], 'owner', ARGV[4], 'created_ms', now, 'lines', KEYS[2],
+  'total', (#ARGV - 11) / stride, 'completed', 0, 'failed', 0)
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'webhook_url', ARGV[5]) end
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[4], 'id', ARGV[1], 'fingerprint', ARGV[3])
+  redis.call('HSET', KEYS[1], 'idem', KEYS[4])
+end
+return {'accepted'}
