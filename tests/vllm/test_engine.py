@@ -10,7 +10,7 @@ import pytest
 
 from common.settings import Settings
 from tests.vllm.answers import Run, chat, completion, until
-from workers.engines.base import EngineDied, EngineFailed, EngineRefused, GenerationRequest
+from workers.engines.base import EngineDied, EngineFailed, GenerationRequest
 from workers.engines.vllm import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -130,31 +130,6 @@ async def test_a_forced_tool_is_called(run: Run) -> None:
 async def test_tools_may_be_ignored(run: Run) -> None:
     answer = await run("chat", chat("Say hello.", max_tokens=8, tools=TOOLS))
     assert answer.whole()["finish_reason"] in ("stop", "length", "tool_calls")
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "status", "code"),
-    [
-        ("chat", {"messages": [{"role": "user", "content": "word " * 4000}]}, 400, "context_length_exceeded"),
-        ("completion", {"prompt": "word " * 4000}, 400, "context_length_exceeded"),
-        ("chat", {"max_tokens": -1}, 400, None),
-        ("completion", {"max_tokens": -1}, 400, None),
-        ("chat", {"temperature": "warm"}, 400, None),
-        ("chat", {"messages": "hello"}, 400, None),
-        ("chat", {"logit_bias": {"999999999": 1}}, 400, None),
-        ("chat", {"model": "another"}, 404, "model_not_found"),
-        ("completion", {"use_beam_search": True}, 400, None),
-    ],
-)
-async def test_a_bad_request_is_refused(
-    run: Run, engine: VllmEngine, kind: Any, change: dict[str, Any], status: int, code: str | None
-) -> None:
-    body = {**(chat("Hello!") if kind == "chat" else completion("Hello")), **change}
-    with pytest.raises(EngineRefused) as refusal:
-        await run(kind, body)
-    assert (refusal.value.status, refusal.value.code) == (status, code)
-    assert refusal.value.message
-    assert engine.running() == 0
 
 
 async def test_the_request_body_is_left_as_it_was(run: Run) -> None:

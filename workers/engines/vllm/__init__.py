@@ -7,6 +7,7 @@
     chunks.py        the serving layer's SSE chunks -> canonical events
     delivered.py     drops from those events what readers already have
     errors.py        vLLM's errors -> EngineRefused, EngineFailed, EngineDied
+    ignored.py       refuses what vLLM would ignore without a word
 
 Importing this package is cheap; vLLM itself is imported by `VllmEngine.start`.
 """

@@ -12,6 +12,7 @@ from common.settings import Settings
 from workers.engines import die_with_parent
 from workers.engines.base import EngineDied, GenerationRequest, Resume
 from workers.engines.vllm.chunks import ChunkReader
+from workers.engines.vllm.ignored import refuse_what_would_be_ignored
 from workers.engines.vllm.resumable import resumable
 
 _STOP_SECONDS = 10.0
@@ -79,6 +80,7 @@ class VllmEngine:
 
         if self._llm is None:
             raise EngineDied("the vLLM engine is not running")
+        refuse_what_would_be_ignored(request.body)
         resume = resume or Resume()
         client = RequestClient(self._llm, resume.token_ids)
         reader = ChunkReader(client, resume.delivered)
@@ -88,7 +90,7 @@ class VllmEngine:
                     for event in reader.events(frame):
                         yield event
         except Exception as error:
-            raise translate(error, dead=client.errored) from error
+            raise translate(error, request.body, dead=client.errored) from error
         finally:
             await client.close()
 
