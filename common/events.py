@@ -84,8 +84,12 @@ def end(status: str, **parts: Any) -> Event:
     return {"type": END, "status": status, **{k: v for k, v in parts.items() if v is not None}}
 
 
+_packer = msgpack.Packer()
+"""Kept, because msgpack.packb makes a new one, with its buffer, for each call."""
+
+
 def encode(event: Event) -> bytes:
-    packed: bytes = msgpack.packb(event)
+    packed: bytes = _packer.pack(event)
     return packed
 
 
@@ -100,8 +104,9 @@ _KINDS = ("reasoning", "refusal", "content", "tool_calls")
 
 def token_count(event: Event) -> int:
     """Tokens behind a delta; one with text of an engine that does not tell counts as one."""
-    spoken = any(event.get(kind) for kind in _KINDS)
-    return len(event.get("token_ids") or ()) or (1 if spoken else 0)
+    if ids := event.get("token_ids"):
+        return len(ids)
+    return 1 if any(event.get(kind) for kind in _KINDS) else 0
 
 
 _CONCATENATED_LOGPROBS = ("content", "refusal", "tokens", "token_logprobs", "top_logprobs", "text_offset")

@@ -31,6 +31,7 @@ from common.tasks import cancel_all
 from workers import metrics
 from workers.engines import make_engine
 from workers.engines.base import EngineDied
+from workers.pipe import Pipe
 from workers.queue import WAKE_SECONDS, QueueWorker
 from workers.runner import Runner
 from workers.watch import Watch
@@ -58,7 +59,7 @@ class WorkerProcess:
         keys = self.jobs.keys
         self.eventlog = EventLog(stream, keys)
         self.fleet = Fleet(control, keys)
-        self.writer = StreamWriter(stream, keys, settings)
+        self.writer = StreamWriter(Pipe(stream), keys, settings)
         self.watch = Watch(control, stream, keys, settings)
         self.ender = Ender(self.jobs, self.eventlog, settings, self.id)
         self.runner = Runner(self.engine, self.jobs, self.eventlog, self.writer, self.watch, self.ender, settings)

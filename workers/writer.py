@@ -17,11 +17,12 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from common import events
-from common.connections import Client, is_outage
+from common.connections import is_outage
 from common.eventlog import Fenced
 from common.events import DELTA, Event, EventId
 from common.keys import Keys
 from common.settings import Settings
+from workers.pipe import Command, Pipe
 
 log = logging.getLogger(__name__)
 
@@ -54,18 +55,22 @@ class Budget:
 class _Pending:
     """One event that waits for a flush, with what was merged into it."""
 
-    __slots__ = ("event", "size", "tokens")
+    __slots__ = ("_copied", "event", "size", "tokens")
 
     def __init__(self, event: Event) -> None:
-        # A copy, because later deltas are merged into it and the caller keeps the original.
-        self.event = {name: copy(value) for name, value in event.items()}
+        self.event = event
         self.tokens = events.token_count(event)
         self.size = _size(event)
+        self._copied = False
 
     def merge(self, event: Event) -> bool:
         """Take `event` in, if that changes nothing for readers."""
         if event["type"] != DELTA or not events.mergeable(self.event, event):
             return False
+        if not self._copied:
+            # The caller keeps the original. Most events are sent alone, and need no copy.
+            self.event = {name: copy(value) for name, value in self.event.items()}
+            self._copied = True
         events.merge_delta(self.event, event)
         self.tokens += events.token_count(event)
         self.size += _size(event)
@@ -81,7 +86,7 @@ class JobLog:
         self.attempt = last.attempt
         self.seq = last.seq
         self.tokens = 0
-        self.flushing: bytes | None = None
+        self.flushing: Command | None = None
         self.failure: Exception | None = None
         self.ended = False
         self._hurry = False
@@ -94,13 +99,16 @@ class JobLog:
         """Add an event. Raises what broke the log: Fenced, or Redis's own refusal."""
         if self.failure:
             raise self.failure
-        # Only the newest pending event of the same choice may grow; choices are independent of each other.
-        same_choice = (p for p in reversed(self._pending) if p.event.get("index") == event.get("index"))
-        newest = next(same_choice, None)
-        if newest is None or not newest.merge(event):
+        if not (self._pending and self._merge(event)):
             self._pending.append(_Pending(event))
         self.ended = event["type"] == events.END
         self._writer.wake(self)
+
+    def _merge(self, event: Event) -> bool:
+        # Only the newest pending event of the same choice may grow; choices are independent of each other.
+        same_choice = (p for p in reversed(self._pending) if p.event.get("index") == event.get("index"))
+        newest = next(same_choice, None)
+        return newest is not None and newest.merge(event)
 
     @property
     def full(self) -> bool:
@@ -134,17 +142,25 @@ class JobLog:
             return False
         if self.ended or self._hurry or self.full:
             return True
-        tokens = sum(p.tokens for p in self._pending)
-        return tokens >= self._budget.least_tokens(self.seq, self.tokens) * len(self._pending)
+        least = self._budget.least_tokens(self.seq, self.tokens)
+        # Nothing waits for company while the budget is free: the first token would come only with the second.
+        return least == 1 or sum(p.tokens for p in self._pending) >= least * len(self._pending)
 
-    def next_entry(self) -> tuple[EventId, bytes]:
-        """The entry to send: the one under way again, or the oldest pending event."""
+    def next_command(self) -> Command:
+        """The XADD to send: of the entry under way again, or of the oldest pending event."""
         if self.flushing is None:
-            oldest = self._pending.pop(0)
-            self.seq += 1
-            self.tokens += oldest.tokens
-            self.flushing = events.encode(oldest.event)
-        return EventId(self.attempt, self.seq), self.flushing
+            self.flushing = self._command(self._pending.pop(0))
+        return self.flushing
+
+    def _command(self, oldest: _Pending) -> Command:
+        self.seq += 1
+        self.tokens += oldest.tokens
+        id = f"{self.attempt}-{self.seq}"
+        # The first entry of a job creates its stream. No later one may: a stalled worker that wakes up after the
+        # stream has expired would leave a stream behind that nobody ever expires.
+        create = () if id == "1-1" else ("NOMKSTREAM",)
+        maxlen, data = self._writer.maxlen, events.encode(oldest.event)
+        return ("XADD", self.key, *create, "MAXLEN", "~", maxlen, id, "e", data)
 
     def acknowledged(self) -> None:
         self.flushing = None
@@ -171,19 +187,19 @@ class JobLog:
 class StreamWriter:
     """Owns every open JobLog of the process. `run` must be running while logs are open."""
 
-    def __init__(self, client: Client, keys: Keys, settings: Settings) -> None:
+    def __init__(self, pipe: Pipe, keys: Keys, settings: Settings) -> None:
         self.pending_bytes_per_job = settings.pending_bytes_per_job
         self.outages = 0
-        self._client = client
+        self._pipe = pipe
         self._keys = keys
-        self._maxlen = settings.stream_maxlen
+        self.maxlen = settings.stream_maxlen
         # A dict, not a set: jobs are served in the order in which they asked.
         self._dirty: dict[JobLog, None] = {}
         self._wake = asyncio.Event()
 
     def open(self, job_id: str, last: EventId, max_tokens: int | None) -> JobLog:
         """The log of `job_id` for the attempt `last.attempt`, whose newest entry so far is `last`."""
-        return JobLog(self, job_id, self._keys.stream(job_id), last, Budget(self._maxlen, max_tokens))
+        return JobLog(self, job_id, self._keys.stream(job_id), last, Budget(self.maxlen, max_tokens))
 
     def wake(self, job_log: JobLog) -> None:
         self._dirty[job_log] = None
@@ -210,23 +226,18 @@ class StreamWriter:
 
     async def _flush(self, batch: list[JobLog]) -> Exception | None:
         """Send one entry for each of `batch`. Returns the error when Redis is away; nothing is lost then."""
-        pipe = self._client.pipeline(transaction=False)
         sent: list[JobLog] = []
+        commands: list[Command] = []
         for job_log in batch:
             try:
-                id, data = job_log.next_entry()
+                commands.append(job_log.next_command())
+                sent.append(job_log)
             except (ValueError, TypeError, OverflowError) as error:
                 # One answer that cannot be packed must not stop all the others.
                 log.error("job %s: its event cannot be encoded: %s", job_log.job_id, error)
                 job_log.fail(error)
-                continue
-            # The first entry of a job creates its stream. No later one may: a stalled worker that wakes up after
-            # the stream has expired would leave a stream behind that nobody ever expires.
-            create = () if id == (1, 1) else ("NOMKSTREAM",)
-            pipe.execute_command("XADD", job_log.key, *create, "MAXLEN", "~", self._maxlen, str(id), "e", data)
-            sent.append(job_log)
         try:
-            replies: list[Any] = await pipe.execute(raise_on_error=False)
+            replies = await self._pipe.exchange(commands)
         except (RedisError, OSError) as error:
             return error
         return await self._settle(sent, replies)
@@ -255,10 +266,10 @@ class StreamWriter:
 
     async def _settle_refused(self, refused: list[JobLog]) -> None:
         """Redis has this id or a higher one: a resend whose first reply was lost, or a newer attempt."""
-        pipe = self._client.pipeline(transaction=False)
-        for job_log in refused:
-            pipe.xrevrange(job_log.key, "+", "-", 1)
-        for job_log, newest in zip(refused, await pipe.execute(), strict=True):
+        commands: list[Command] = [("XREVRANGE", job_log.key, "+", "-", "COUNT", 1) for job_log in refused]
+        for job_log, newest in zip(refused, await self._pipe.exchange(commands), strict=True):
+            if isinstance(newest, ResponseError):
+                raise newest
             last = EventId.parse(newest[0][0]) if newest else None
             if last == (job_log.attempt, job_log.seq):
                 job_log.acknowledged()
