@@ -57,13 +57,13 @@ class _Pending:
 
     __slots__ = ("_copied", "event", "size", "tokens")
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Event, size: int) -> None:
         self.event = event
         self.tokens = events.token_count(event)
-        self.size = _size(event)
+        self.size = size
         self._copied = False
 
-    def merge(self, event: Event) -> bool:
+    def merge(self, event: Event, size: int) -> bool:
         """Take `event` in, if that changes nothing for readers."""
         if event["type"] != DELTA or not events.mergeable(self.event, event):
             return False
@@ -73,7 +73,7 @@ class _Pending:
             self._copied = True
         events.merge_delta(self.event, event)
         self.tokens += events.token_count(event)
-        self.size += _size(event)
+        self.size += size
         return True
 
 
@@ -93,27 +93,30 @@ class JobLog:
         self._writer = writer
         self._budget = budget
         self._pending: list[_Pending] = []
+        self._held = 0
         self._moved: asyncio.Future[None] | None = None
 
     def append(self, event: Event) -> None:
         """Add an event. Raises what broke the log: Fenced, or Redis's own refusal."""
         if self.failure:
             raise self.failure
-        if not (self._pending and self._merge(event)):
-            self._pending.append(_Pending(event))
+        size = _size(event)
+        self._held += size
+        if not (self._pending and self._merge(event, size)):
+            self._pending.append(_Pending(event, size))
         self.ended = event["type"] == events.END
         self._writer.wake(self)
 
-    def _merge(self, event: Event) -> bool:
+    def _merge(self, event: Event, size: int) -> bool:
         # Only the newest pending event of the same choice may grow; choices are independent of each other.
         same_choice = (p for p in reversed(self._pending) if p.event.get("index") == event.get("index"))
         newest = next(same_choice, None)
-        return newest is not None and newest.merge(event)
+        return newest is not None and newest.merge(event, size)
 
     @property
     def full(self) -> bool:
         """Whether more than the allowed bytes are held back: the engine must wait instead of our memory."""
-        return self._held() > self._writer.pending_bytes_per_job
+        return self._held > self._writer.pending_bytes_per_job
 
     async def room(self) -> None:
         """Wait until the log is no longer full. Raises as `append` does."""
@@ -155,6 +158,7 @@ class JobLog:
     def _command(self, oldest: _Pending) -> Command:
         self.seq += 1
         self.tokens += oldest.tokens
+        self._held -= oldest.size
         id = f"{self.attempt}-{self.seq}"
         # The first entry of a job creates its stream. No later one may: a stalled worker that wakes up after the
         # stream has expired would leave a stream behind that nobody ever expires.
@@ -170,10 +174,8 @@ class JobLog:
         self.failure = error
         self.flushing = None
         self._pending.clear()
+        self._held = 0
         self._notify()
-
-    def _held(self) -> int:
-        return sum(p.size for p in self._pending)
 
     async def _wait(self) -> None:
         self._moved = asyncio.get_running_loop().create_future()

@@ -35,7 +35,8 @@ class MortalEngine(SimulatedEngine):
     def _die(self) -> None:
         self._dead = True
         for sequence in self._sequences:
-            sequence.news.set()
+            if not sequence.answer.news.done():
+                sequence.answer.news.set_exception(EngineDied("chaos broke it"))
 
 
 def main() -> int:

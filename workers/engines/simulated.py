@@ -43,15 +43,69 @@ def expected_text(prompt: str, seed: int, count: int) -> str:
     return "".join(token_text(i, token_id(prompt, seed, i)) for i in range(count))
 
 
-class _Sequence:
-    """One choice of one request inside the engine: tokens made but not yet taken, as the times they were made."""
+class _Answer:
+    """One request inside the engine. `news` is done when it has tokens that nobody has taken.
 
-    def __init__(self, ready_at: float, remaining: int) -> None:
+    A bare future of a known loop, because asyncio.Event looks for the running one at each wait: a system call before
+    Python 3.12.
+    """
+
+    def __init__(self, request: GenerationRequest) -> None:
+        body = request.body
+        self._loop = asyncio.get_running_loop()
+        self.prompt = prompt_text(request.kind, body)
+        self.words = len(self.prompt.split())
+        self.role = "assistant" if request.kind == "chat" else None
+        self.seed = int(body.get("seed") or 0)
+        self.n = int(body.get("n") or 1)
+        self.limit = int(body.get("max_completion_tokens") or body.get("max_tokens") or DEFAULT_MAX_TOKENS)
+        self.expect()
+
+    def expect(self) -> None:
+        self.news: asyncio.Future[None] = self._loop.create_future()
+
+    def usage(self, completion_tokens: int) -> Event:
+        total = self.words + completion_tokens
+        return events.usage(
+            {"prompt_tokens": self.words, "completion_tokens": completion_tokens, "total_tokens": total}
+        )
+
+
+class _Sequence:
+    """One choice of an answer. `made` has its tokens not yet taken, as the times they were made."""
+
+    def __init__(self, answer: _Answer, index: int, ready_at: float, said: int) -> None:
+        self.answer = answer
+        self.index = index
         self.ready_at = ready_at
         self.speaking = False
-        self.remaining = remaining
+        self.said = said
+        self.remaining = answer.limit - said
         self.made: list[float] = []
-        self.news = asyncio.Event()
+
+    def add(self, made_at: float) -> None:
+        self.speaking = True
+        self.made.append(made_at)
+        self.remaining -= 1
+        if not self.answer.news.done():
+            self.answer.news.set_result(None)
+
+    def take(self, *, stamp: bool) -> Event:
+        """What has been made since the last call, as one delta."""
+        answer, i, text = self.answer, self.said, ""
+        ids: list[int] = []
+        for made_at in self.made:
+            id = token_id(answer.prompt, answer.seed + self.index, i)
+            text += f"{i}:{id:04x}@{made_at:.6f} " if stamp else token_text(i, id)
+            ids.append(id)
+            i += 1
+        event = events.delta(self.index, content=text, token_ids=ids)
+        if self.said == 0 and answer.role:
+            event["role"] = answer.role
+        if i >= answer.limit:
+            event["finish_reason"] = "length"
+        self.made, self.said = [], i
+        return event
 
 
 class SimulatedEngine:
@@ -92,56 +146,30 @@ class SimulatedEngine:
         return self._stepper is not None and not self._stepper.done()
 
     async def generate(self, request: GenerationRequest, resume: Resume | None = None) -> AsyncGenerator[Event]:
-        prompt = prompt_text(request.kind, request.body)
-        words = len(prompt.split())
-        n = int(request.body.get("n") or 1)
-        limit = int(request.body.get("max_completion_tokens") or request.body.get("max_tokens") or DEFAULT_MAX_TOKENS)
+        answer = _Answer(request)
         done = len(resume.token_ids) if resume else 0
-        yield _usage(words, 0)
+        yield answer.usage(0)
         if resume and resume.delivered.get("finish_reason"):
-            yield _usage(words, done)
+            yield answer.usage(done)
             return
+        ready_at = time.monotonic() + self._vary(self._ttft) + answer.words * self._prefill
+        sequences = [_Sequence(answer, index, ready_at, done) for index in range(answer.n)]
         self._requests += 1
         try:
-            streams = [self._choice(request, prompt, words, index, done, limit) for index in range(n)]
-            async with contextlib.aclosing(_merged(streams)) as merged:
-                async for event in merged:
-                    yield event
-        finally:
-            self._requests -= 1
-        yield _usage(words, n * max(limit, done))
-
-    async def _choice(
-        self, request: GenerationRequest, prompt: str, words: int, index: int, done: int, limit: int
-    ) -> AsyncGenerator[Event]:
-        seed = int(request.body.get("seed") or 0) + index
-        now = time.monotonic()
-        sequence = _Sequence(now + self._vary(self._ttft) + words * self._prefill, limit - done)
-        if sequence.remaining > 0:
-            self._sequences.add(sequence)
+            self._sequences.update(sequence for sequence in sequences if sequence.remaining > 0)
             self._arrived.set()
-        try:
-            i = done
-            while i < limit:
-                await sequence.news.wait()
-                sequence.news.clear()
-                made, sequence.made = sequence.made, []
-                ids = [token_id(prompt, seed, i + k) for k in range(len(made))]
-                text = "".join(self._text(i + k, id, made[k]) for k, id in enumerate(ids))
-                event = events.delta(index, content=text, token_ids=ids)
-                if i == 0 and request.kind == "chat":
-                    event["role"] = "assistant"
-                i += len(made)
-                if i >= limit:
-                    event["finish_reason"] = "length"
-                yield event
-            if done >= limit:
-                yield events.delta(index, finish_reason="length")
+            if done >= answer.limit:
+                yield events.delta(finish_reason="length")  # only one choice can be resumed
+            while any(sequence.said < answer.limit for sequence in sequences):
+                await answer.news
+                answer.expect()
+                for sequence in sequences:
+                    if sequence.made:
+                        yield sequence.take(stamp=self._stamp)
         finally:
-            self._sequences.discard(sequence)
-
-    def _text(self, i: int, id: int, made_at: float) -> str:
-        return f"{i}:{id:04x}@{made_at:.6f} " if self._stamp else token_text(i, id)
+            self._sequences.difference_update(sequences)
+            self._requests -= 1
+        yield answer.usage(answer.n * max(answer.limit, done))
 
     async def _step_forever(self) -> None:
         next_step = time.monotonic()
@@ -168,47 +196,10 @@ class SimulatedEngine:
         finished = []
         for sequence in self._sequences:
             if sequence.ready_at <= now and (whole_batch or not sequence.speaking):
-                sequence.speaking = True
-                sequence.made.append(stamp)
-                sequence.news.set()
-                sequence.remaining -= 1
+                sequence.add(stamp)
                 if sequence.remaining == 0:
                     finished.append(sequence)
         self._sequences.difference_update(finished)
 
     def _vary(self, seconds: float) -> float:
         return seconds * random.uniform(1 - self._jitter, 1 + self._jitter) if self._jitter else seconds
-
-
-def _usage(prompt_tokens: int, completion_tokens: int) -> Event:
-    total = prompt_tokens + completion_tokens
-    return events.usage({"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total})
-
-
-async def _merged(streams: list[AsyncGenerator[Event]]) -> AsyncGenerator[Event]:
-    """Events of several choices as they come. One choice needs no machinery."""
-    if len(streams) == 1:
-        async with contextlib.aclosing(streams[0]) as stream:
-            async for event in stream:
-                yield event
-        return
-    queue: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=1)
-
-    async def feed(stream: AsyncGenerator[Event]) -> None:
-        async for event in stream:
-            await queue.put(event)
-        await queue.put(None)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(feed(stream)) for stream in streams]
-        try:
-            left = len(tasks)
-            while left:
-                said = await queue.get()
-                if said is None:
-                    left -= 1
-                else:
-                    yield said
-        finally:
-            for task in tasks:
-                task.cancel()
