@@ -1,4 +1,4 @@
-"""Answering the request that made a job with the job's answer: as a stream, or whole."""
+"""Answering the request that made a job with the job's answer: as a stream, or whole: what all surfaces share."""
 
 import asyncio
 
@@ -7,8 +7,6 @@ from starlette.requests import Request
 from api.attachment import Attachment
 from api.follow import Said
 from api.pod import Pod
-from api.sse import JobStream
-from api.views import View
 from api.waiting import unless_gone
 from common.aggregate import Aggregate
 from common.errors import Unavailable, from_event
@@ -18,8 +16,8 @@ CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that left; nobody sees it but the access log."""
 
 
-async def answer_stream(request: Request, pod: Pod, attachment: Attachment, view: View) -> JobStream:
-    """The response begins with the first token, or after a while, so that an early failure is a real HTTP status.
+async def wait_for_first_token(request: Request, pod: Pod, attachment: Attachment) -> None:
+    """A stream begins with its first token, or after a while, so that an early failure is a real HTTP status.
 
     Raises ClientGone, and TailraceError for a job that failed before its first token.
     """
@@ -27,7 +25,6 @@ async def answer_stream(request: Request, pod: Pod, attachment: Attachment, view
     await unless_gone(request, first, pod.settings.first_event_wait_seconds)
     if first.done():
         _raise_early_failure(first.result())
-    return JobStream(pod, attachment, view)
 
 
 async def answer_whole(request: Request, attachment: Attachment) -> Aggregate:

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from api.answers import CLIENT_CLOSED_REQUEST
 from api.pod import Pod
-from api.routes import batch, jobs, openai, ops, stored, ws
+from api.routes import batch, jobs, openai, ops, responses, stored, ws
 from common.errors import BY_STATUS, BadRequest, NotFound, ServerFault, TailraceError
 from common.settings import Settings
 
@@ -35,7 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Tailrace", lifespan=lifespan, openapi_url=None)
     app.state.pod = pod
     # `batch` before `jobs`, where it would be the id of a job.
-    for module in (openai, stored, batch, jobs, ws, ops):
+    for module in (openai, stored, responses, batch, jobs, ws, ops):
         app.include_router(module.router)
     app.add_exception_handler(TailraceError, _tailrace_error)
     app.add_exception_handler(HTTPException, _http_exception)

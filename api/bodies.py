@@ -29,6 +29,7 @@ UNSUPPORTED = {
 TIER_PRIORITY = {"auto": 0, "default": 0, "scale": 0, "flex": -30, "priority": 30, "fast": 30}
 """`service_tier` as a place in the queue: by default 30 steps are 300 s of waiting, half of the longest wait."""
 
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 Metadata = Annotated[
     dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]],
@@ -93,7 +94,7 @@ class Body(BaseModel):
     stop: StrictStr | list[StrictStr] | None = None
     metadata: Metadata | None = None
     user: StrictStr | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    service_tier: ServiceTier | None = None
     tailrace: Extension = Extension()
 
     def options(self, default: Literal["cancel", "continue"]) -> Options:

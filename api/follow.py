@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 
 from api.hub import Hub, Reader, StreamOver
-from common import events
 from common.aggregate import as_deltas
 from common.errors import BadRequest, Conflict, NotFound
 from common.eventlog import EventLog, Gap
@@ -39,7 +38,7 @@ class Follower:
                 return Following(record, self._hub, self._jobs, told=_from_record(record))
             if record.terminal and last is not None and cursor >= last:
                 end = await self._eventlog.read_one(record.id, last)
-                told: Said = [(last, end if end["type"] == END else _end_of(record))]
+                told: Said = [(last, end if end["type"] == END else record.end_event())]
                 return Following(record, self._hub, self._jobs, told=told)
         return Following(record, self._hub, self._jobs, self._hub.open(record.id, cursor), whole=cursor.seq == 0)
 
@@ -120,14 +119,10 @@ class Following:
         if now is None:
             raise NotFound("The job is gone.", code="job_not_found")
         log.warning("job %s: its log has no end, told from the record", now.id)
-        return _from_record(now) if self._whole else [(None, _end_of(now))]
+        return _from_record(now) if self._whole else [(None, now.end_event())]
 
 
 def _from_record(record: JobRecord) -> Said:
     """The whole text in one event and the end, for a stream that has expired."""
     whole: Said = [(None, delta) for delta in as_deltas(record.result or {}, record.kind)]
-    return [*whole, (None, _end_of(record))]
-
-
-def _end_of(record: JobRecord) -> Event:
-    return events.end(record.state, finish_reason=record.finish_reason, usage=record.usage, error=record.error)
+    return [*whole, (None, record.end_event())]

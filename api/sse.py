@@ -90,6 +90,8 @@ class JobStream(EventSourceResponse):
     async def _chunks(self) -> AsyncGenerator[bytes]:
         """One chunk per batch. Ends with the view's error frames when the log cannot be followed further."""
         try:
+            if opening := self._opening():
+                yield opening
             while said := await self._attachment.next():
                 if chunk := self._rendered(said):
                     yield chunk
@@ -98,6 +100,10 @@ class JobStream(EventSourceResponse):
         else:
             if not self._attachment.ended and self._pod.closing:
                 yield b"retry: %d\n\n" % RETRY_MS
+
+    def _opening(self) -> bytes:
+        """What a protocol says before the job's first event."""
+        return b""
 
     def _rendered(self, said: Said) -> bytes:
         parts: list[bytes] = []

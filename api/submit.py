@@ -16,7 +16,7 @@ from common.records import JobRecord, JobRequest, Kind, OnDisconnect, new_job_id
 
 log = logging.getLogger(__name__)
 
-Surface = Literal["chat", "completion", "job", "ws"]
+Surface = Literal["chat", "completion", "response", "job", "ws"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,12 @@ async def submit(
     headers: Headers | None = None,
     *,
     on_disconnect: OnDisconnect,
+    response: dict[str, Any] | None = None,
 ) -> Accepted:
     """Check and enqueue `raw`, or find the job that its Idempotency-Key names.
 
-    Raises any TailraceError; nothing is enqueued then. `on_disconnect` is the surface's default.
+    Raises any TailraceError; nothing is enqueued then. `on_disconnect` is the surface's default;
+    `response` is kept with the job (see JobRequest).
     """
     pod.accept_work()
     kind: Kind = surface if surface in ("chat", "completion") else job_kind(raw)
@@ -48,11 +50,10 @@ async def submit(
     key = idempotency_key(headers)
     with translated():
         await pod.models.check(body.model, prompt_chars(raw), can_wait=options.on_disconnect == "continue")
-        request = JobRequest(
-            new_job_id("job" if surface == "ws" else surface), kind, body.model, owner, generation_body(raw), options
-        )
+        job_id = new_job_id("job" if surface == "ws" else surface)
+        request = JobRequest(job_id, kind, body.model, owner, generation_body(raw), options, response)
         submitted = await pod.jobs.submit(
-            request, idempotency_key=key, fingerprint=_fingerprint(kind, raw) if key else ""
+            request, idempotency_key=key, fingerprint=_fingerprint(kind, raw, response) if key else ""
         )
         record = await pod.jobs.get(submitted.id)
     if record is None:
@@ -73,7 +74,8 @@ def idempotency_key(headers: Headers | None) -> str | None:
     return key
 
 
-def _fingerprint(kind: Kind, raw: dict[str, Any]) -> str:
+def _fingerprint(kind: Kind, raw: dict[str, Any], response: dict[str, Any] | None) -> str:
     # How the answer is transported may differ between the tries; what is asked for may not.
     asked = {name: value for name, value in raw.items() if name not in ("stream", "stream_options")}
-    return hashlib.sha256(json.dumps([kind, asked], sort_keys=True).encode()).hexdigest()
+    what = [kind, asked] if response is None else [kind, asked, response]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -4,6 +4,8 @@ from typing import Any
 
 from common.events import DELTA, END, USAGE, Event
 
+_RANK: dict[str | int, int] = {"reasoning": -3, "refusal": -2, "content": -1}
+
 
 class _Choice:
     """Parts are kept in lists and joined once: repeated `+=` on a long answer is quadratic."""
@@ -14,17 +16,22 @@ class _Choice:
         self.refusal: list[str] = []
         self.tool_calls: dict[int, dict[str, Any]] = {}
         self.logprobs: dict[str, list[Any]] = {}
+        self.spans: list[tuple[str | int, int]] = []
+        """What was said in which order: a kind of text or a call's index, and for how many characters."""
         self.role: str | None = None
         self.finish_reason: str | None = None
         self.stop_reason: Any = None
 
     def add(self, event: Event) -> None:
-        if event.get("content"):
-            self.content.append(event["content"])
         if event.get("reasoning"):
             self.reasoning.append(event["reasoning"])
+            self._span("reasoning", event["reasoning"])
         if event.get("refusal"):
             self.refusal.append(event["refusal"])
+            self._span("refusal", event["refusal"])
+        if event.get("content"):
+            self.content.append(event["content"])
+            self._span("content", event["content"])
         for piece in event.get("tool_calls") or ():
             self._add_tool_call(piece)
         for key, values in (event.get("logprobs") or {}).items():
@@ -35,14 +42,29 @@ class _Choice:
         self.stop_reason = event.get("stop_reason", self.stop_reason)
 
     def _add_tool_call(self, piece: dict[str, Any]) -> None:
+        index = piece.get("index", 0)
         call = self.tool_calls.setdefault(
-            piece.get("index", 0), {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+            index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
         )
         if piece.get("id"):
             call["id"] = piece["id"]
         function = piece.get("function") or {}
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
+        self._span(index, function.get("arguments") or "")
+
+    def _span(self, what: str | int, text: str) -> None:
+        if self.spans and self.spans[-1][0] == what:
+            text_before = self.spans.pop()[1]
+            self.spans.append((what, text_before + len(text)))
+        else:
+            self.spans.append((what, len(text)))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each kind was said once, and in the order in which one delta says them."""
+        ranks = [_RANK.get(what, what) for what, _ in self.spans]
+        return ranks == sorted(set(ranks))
 
     def result(self, index: int) -> dict[str, Any]:
         whole: dict[str, Any] = {"index": index, "content": "".join(self.content), "finish_reason": self.finish_reason}
@@ -62,8 +84,8 @@ class _Choice:
 class Aggregate:
     """`add` every event of a log in order; `result` is `{"choices": [...], "usage": ...}`.
 
-    A choice is {index, content, reasoning?, refusal?, tool_calls?, logprobs?, finish_reason, stop_reason?}.
-    Holds one answer's text, no more.
+    A choice is {index, content, reasoning?, refusal?, tool_calls?, logprobs?, finish_reason, stop_reason?, spans?}.
+    `spans` says in which order, if it was another than that of one delta. Holds one answer's text, no more.
     """
 
     def __init__(self) -> None:
@@ -85,7 +107,10 @@ class Aggregate:
             self.usage = event.get("usage", self.usage)
 
     def result(self) -> dict[str, Any]:
-        choices = [choice.result(index) for index, choice in sorted(self._choices.items())]
+        choices = [
+            choice.result(index) | ({} if choice.in_order else {"spans": choice.spans})
+            for index, choice in sorted(self._choices.items())
+        ]
         return {"choices": choices, "usage": self.usage}
 
     def delivered(self) -> Event:
@@ -110,6 +135,40 @@ class Aggregate:
 
 
 def as_deltas(result: dict[str, Any], kind: str) -> list[Event]:
-    """The deltas that say a kept result in one event per choice: for readers whose stream has expired."""
+    """The deltas that say a kept result: one per choice, more where kinds alternate. For readers of no log."""
     role = {"role": "assistant"} if kind == "chat" else {}
-    return [{"type": DELTA, **role, **choice} for choice in result.get("choices", ())]
+    return [
+        {"type": DELTA, **role, **delta}
+        for choice in result.get("choices", ())
+        for delta in (_alternating(choice) if "spans" in choice else [_as_pieces(choice)])
+    ]
+
+
+def _as_pieces(choice: dict[str, Any]) -> dict[str, Any]:
+    """The choice with its tool calls as a stream tells them: each with its index."""
+    calls = choice.get("tool_calls")
+    return {**choice, "tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]} if calls else choice
+
+
+def _alternating(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """One delta per span; the rest of the choice comes with the last."""
+    indexes = sorted({what for what, _ in choice["spans"] if isinstance(what, int)})
+    calls = dict(zip(indexes, choice.get("tool_calls") or (), strict=True))
+    said: dict[str | int, int] = {}
+    deltas: list[dict[str, Any]] = []
+    for what, size in choice["spans"]:
+        start = said.get(what, 0)
+        span = slice(start, start + size)
+        if isinstance(what, str):
+            deltas.append({"index": choice["index"], what: choice[what][span]})
+        else:
+            piece = _call_piece(calls[what], span, first=what not in said)
+            deltas.append({"index": choice["index"], "tool_calls": [{"index": what, **piece}]})
+        said[what] = span.stop
+    rest = {k: v for k, v in choice.items() if k not in (*_RANK, "tool_calls", "spans")}
+    return [*deltas[:-1], {**rest, **deltas[-1]}]
+
+
+def _call_piece(call: dict[str, Any], arguments: slice, *, first: bool) -> dict[str, Any]:
+    function = {"arguments": call["function"]["arguments"][arguments]}
+    return {**call, "function": {**call["function"], **function}} if first else {"function": function}

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import msgpack
 
-from common.events import TERMINAL
+from common.events import TERMINAL, Event, end
 
 T = TypeVar("T")
 
@@ -16,10 +16,10 @@ OnDisconnect = Literal["cancel", "continue"]
 STEER_FIELD = "steer:"
 """Prefix of the record's fields that override parameters of the request (scripts/steer.lua)."""
 
-ID_PREFIX: dict[str, str] = {"chat": "chatcmpl-", "completion": "cmpl-", "job": "job-"}
+ID_PREFIX: dict[str, str] = {"chat": "chatcmpl-", "completion": "cmpl-", "response": "resp_", "job": "job-"}
 
 
-def new_job_id(surface: Literal["chat", "completion", "job"]) -> str:
+def new_job_id(surface: Literal["chat", "completion", "response", "job"]) -> str:
     """Never reused: 128 random bits behind the prefix clients of that surface expect."""
     return ID_PREFIX[surface] + secrets.token_hex(16)
 
@@ -41,7 +41,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job to be submitted. `body` is the OpenAI body without transport fields and the `tailrace` object."""
+    """A job to be submitted. `body` is the OpenAI body without transport fields and the `tailrace` object.
+
+    `response`: what the Responses API must know of a request of its own besides the chat that it became
+    (api/responses); no engine looks at it.
+    """
 
     id: str
     kind: Kind
@@ -49,6 +53,7 @@ class JobRequest:
     owner: str
     body: dict[str, Any]
     options: Options = field(default_factory=Options)
+    response: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class JobRecord:
     worker: str | None
     body: dict[str, Any]
     options: Options
+    response: dict[str, Any] | None
     created_at: float
     deadline_at: float | None
     started_at: float | None
@@ -74,6 +80,7 @@ class JobRecord:
     finish_reason: str | None
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
+    timings: dict[str, Any] | None
     result: dict[str, Any] | None
     deleted: bool
     steered: int
@@ -83,23 +90,31 @@ class JobRecord:
     def terminal(self) -> bool:
         return self.state in TERMINAL
 
+    def end_event(self) -> Event:
+        """The end of a terminal job's log, for readers of a log that has expired or lost it."""
+        return end(
+            self.state, finish_reason=self.finish_reason, usage=self.usage, error=self.error, timings=self.timings
+        )
+
 
 def request_fields(request: JobRequest) -> list[Any]:
     """Field, value, field, value... for the submit script."""
     options = {name: getattr(request.options, name) for name in Options.__slots__}
+    response = ["response", msgpack.packb(request.response)] if request.response is not None else []
     return [
         "kind", request.kind,
         "model", request.model,
         "owner", request.owner,
         "request", msgpack.packb(request.body),
         "options", msgpack.packb(options),
+        *response,
     ]  # fmt: skip
 
 
 def result_fields(result: dict[str, Any], end_event: dict[str, Any], first_token_at: float | None = None) -> list[Any]:
     """Field, value, ... for the finish script, from the aggregated result and the end event."""
     flat: list[Any] = ["result", msgpack.packb(result)]
-    for name in ("usage", "error"):
+    for name in ("usage", "error", "timings"):
         if end_event.get(name) is not None:
             flat += [name, msgpack.packb(end_event[name])]
     if end_event.get("finish_reason"):
@@ -122,6 +137,7 @@ def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
         worker=_text(raw.get(b"worker")),
         body={**msgpack.unpackb(raw[b"request"]), **_overrides(raw)},
         options=known_fields(Options, msgpack.unpackb(raw[b"options"])),
+        response=_packed(raw.get(b"response")),
         created_at=int(raw[b"created_ms"]) / 1000,
         deadline_at=_seconds(raw.get(b"deadline_ms")),
         started_at=_seconds(raw.get(b"started_ms")),
@@ -131,6 +147,7 @@ def parse_record(job_id: str, raw: dict[bytes, bytes]) -> JobRecord:
         finish_reason=_text(raw.get(b"finish_reason")),
         usage=_packed(raw.get(b"usage")),
         error=_packed(raw.get(b"error")),
+        timings=_packed(raw.get(b"timings")),
         result=_packed(raw.get(b"result")),
         deleted=b"deleted" in raw,
         steered=int(raw.get(b"steered", 0)),

@@ -15,9 +15,11 @@ from api.steer import steer
 from api.submit import submit
 from api.views import make_view, whole
 from api.views.chunks import wire_error
+from api.views.responses import ResponsesView
 from common.connections import translated
 from common.errors import Conflict, job_not_found
-from common.events import END
+from common.eventlog import Gap
+from common.events import END, START, EventId
 from common.records import JobRecord
 
 router = APIRouter(prefix="/v1/jobs")
@@ -65,6 +67,8 @@ async def events(
     attachment = Attachment(pod, record, cursor.id)
     try:
         await attachment.open()
+        if isinstance(rendering, ResponsesView):
+            await _bring_to(pod, rendering, record, cursor.id)
     except BaseException:
         attachment.close()
         raise
@@ -103,6 +107,19 @@ async def delete(request: Request, job_id: str) -> dict[str, Any]:
     record = await owned_job(pod, job_id, pod.keyring.owner(request))
     await forget(pod, record)
     return {"id": record.id, "object": "job.deleted", "deleted": True}
+
+
+async def _bring_to(pod: Pod, view: ResponsesView, record: JobRecord, cursor: EventId) -> None:
+    """Let a view with a memory hear what is before the cursor; the end is always told again."""
+    if cursor == START:
+        return
+    try:
+        with translated():
+            for id, event in await pod.eventlog.read_all(record.id):
+                if id <= cursor and event["type"] != END:
+                    view.frames(event)
+    except Gap as gap:
+        raise Conflict("Events before the cursor are no longer in the stream.", code="stream_trimmed") from gap
 
 
 async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:

@@ -5,10 +5,11 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from api.answers import CLIENT_CLOSED_REQUEST, answer_stream, answer_whole
+from api.answers import CLIENT_CLOSED_REQUEST, answer_whole, wait_for_first_token
 from api.attachment import Attachment
 from api.bodies import read_json
 from api.pod import Pod
+from api.sse import JobStream
 from api.submit import Accepted, submit
 from api.views import View, make_view, whole
 from api.waiting import ClientGone
@@ -71,7 +72,8 @@ async def _complete(request: Request, kind: Literal["chat", "completion"]) -> Re
     try:
         await attachment.open()
         if accepted.body.stream:
-            return await answer_stream(request, pod, attachment, _view(accepted))
+            await wait_for_first_token(request, pod, attachment)
+            return JobStream(pod, attachment, _view(accepted))
         answer = await answer_whole(request, attachment)
     except ClientGone:
         attachment.close()
