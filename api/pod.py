@@ -11,6 +11,7 @@ from typing import Any
 from api.auth import KeyRing
 from api.follow import Follower
 from api.hub import Hub
+from api.keepalive import Keepalive
 from api.metrics import Metrics
 from api.models import Models
 from api.presence import Presence
@@ -48,6 +49,7 @@ class Pod:
         self.presence = Presence(self.stream, self.jobs, self.ender, keys, settings.presence_ttl_seconds)
         self.follower = Follower(self.hub, self.eventlog, self.jobs)
         self.sends = Sends(settings.send_timeout_seconds)
+        self.keepalive = Keepalive(settings.keepalive_seconds)
         self.metrics = Metrics(self.hub)
         self.webhooks = Webhooks(settings, self.control, keys, self.metrics)
         self.draining = False
@@ -62,6 +64,7 @@ class Pod:
         self._spawn("hub", self.hub.run())
         self._spawn("presence", self.presence.run())
         self._spawn("sends", self.sends.run())
+        self._spawn("keepalive", self.keepalive.run())
         self._spawn("models", self.models.run())
         self._spawn("janitor", Janitor(self.jobs, self.fleet, self.ender).run())
         if self.webhooks.on:

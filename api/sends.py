@@ -23,10 +23,11 @@ class Sends:
         self._timeout = timeout_seconds
         self._since: dict[asyncio.Task[Any], float] = {}
         self._cut: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, send: Callable[[Message], Awaitable[None]], message: Message) -> None:
         """`await send(message)`. Raises SendTimedOut when that takes `timeout_seconds`, or a tenth more."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task
         self._since[task] = time.monotonic()
         try:
@@ -41,6 +42,8 @@ class Sends:
             self._cut.discard(task)
 
     async def run(self) -> None:
+        # Kept, because Python 3.11 looks it up with a system call.
+        self._loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._timeout / 10)
             before = time.monotonic() - self._timeout

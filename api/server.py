@@ -17,6 +17,7 @@ import uvicorn
 
 from api.app import create_app
 from api.pod import Pod
+from common.garbage import collect_rarely
 from common.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -94,4 +95,5 @@ def serve(settings: Settings) -> None:
     socket_ = config.bind_socket()
     # A reader that has stopped reading leaves megabytes in the kernel's buffer; closing alone would wait for them.
     socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.send_timeout_seconds * 1000))
+    collect_rarely()
     PodServer(config, pod).run(sockets=[socket_])

@@ -4,12 +4,14 @@ The `id:` of an SSE event is the log's `<attempt>-<seq>`. Where one log event be
 the last carry `<attempt>-<seq>.<n>`, so that a reader can resume between them.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
+import time
 from dataclasses import dataclass
+from typing import Any
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from api.attachment import Attachment
 from api.follow import Said
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 RETRY_MS = 500
 """What readers are told to wait before they resume at another pod."""
+KEEPALIVE = ServerSentEvent(comment="keepalive", sep="\n").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,45 +64,85 @@ class JobStream(EventSourceResponse):
     """Streams one attachment through a view, of the first event without its first `skip` frames.
 
     The attachment is closed however the response ends, even if it never began (litellm#30244).
+
+    sse-starlette's response with another way of running. Its own takes five tasks per stream and a cancel scope per
+    event, which cost more than the rest of an event's way through the pod (docs/performance.md). Here:
+
+    - one task streams, one waits for the client to leave;
+    - keepalives and sends that take too long are looked after for all streams together (api/keepalive, api/sends);
+    - a shutdown comes through the hub, which ends the attachment (api/server).
     """
 
     def __init__(self, pod: Pod, attachment: Attachment, view: View, skip: int = 0) -> None:
+        self.spoke_at = time.monotonic()
         self._pod = pod
         self._attachment = attachment
         self._view = view
         self._skip = skip
-        super().__init__(
-            self._chunks(),
-            headers={"Cache-Control": "no-cache", "X-Job-Id": attachment.record.id},
-            ping=pod.settings.keepalive_seconds,
-            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
-            sep="\n",
-        )
+        self._send: Send
+        self._task: asyncio.Task[Any] | None = None
+        self._cut = False
+        self._keepalive: asyncio.Task[None] | None = None
+        super().__init__(iter(()), headers={"Cache-Control": "no-cache", "X-Job-Id": attachment.record.id}, ping=0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
+        self._task = asyncio.current_task()
+        leaving = asyncio.create_task(self._cut_when_gone(receive), name=f"leaving {self._attachment.record.id}")
+        self._pod.keepalive.streams.add(self)
         try:
-            await super().__call__(scope, receive, send)
-        except* SendTimedOut:
+            await self._stream()
+        except asyncio.CancelledError:
+            if not self._cut or self._task is None:
+                raise
+            self._task.uncancel()
+        except SendTimedOut:
             log.info("job %s: its reader does not read, closed", self._attachment.record.id)
         finally:
+            self._pod.keepalive.streams.discard(self)
+            leaving.cancel()
+            if self._keepalive:
+                self._keepalive.cancel()
             self._attachment.close()
 
-    async def _send_with_timeout(self, send: Send, message: Message) -> None:
-        await self._pod.sends.send(send, message)
+    def keep_alive(self) -> None:
+        if self._keepalive is None or self._keepalive.done():
+            self._keepalive = asyncio.create_task(self._comment(), name="keepalive")
 
-    async def _chunks(self) -> AsyncGenerator[bytes]:
-        """One chunk per batch. Ends with the view's error frames when the log cannot be followed further."""
+    async def _stream(self) -> None:
+        await self._send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             if opening := self._opening():
                 yield opening
             while said := await self._attachment.next():
                 if chunk := self._rendered(said):
-                    yield chunk
+                    await self._write(chunk)
         except TailraceError as error:
-            yield b"".join([_sse(None, 0, 1, frame) for frame in self._view.error(error)])
+            # The log cannot be followed further.
+            await self._write(b"".join([_sse(None, 0, 1, frame) for frame in self._view.error(error)]))
         else:
             if not self._attachment.ended and self._pod.closing:
-                yield b"retry: %d\n\n" % RETRY_MS
+                await self._write(b"retry: %d\n\n" % RETRY_MS)
+        await self._write(b"", more=False)
+
+    async def _write(self, chunk: bytes, *, more: bool = True) -> None:
+        self.spoke_at = time.monotonic()
+        await self._pod.sends.send(self._send, {"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def _comment(self) -> None:
+        try:
+            await self._write(KEEPALIVE)
+        except SendTimedOut:
+            self._cut_off()
+
+    async def _cut_when_gone(self, receive: Receive) -> None:
+        await self._listen_for_disconnect(receive)
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        assert self._task
+        self._cut = True
+        self._task.cancel()
 
     def _opening(self) -> bytes:
         """What a protocol says before the job's first event."""

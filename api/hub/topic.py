@@ -18,6 +18,7 @@ class Topic:
 
     __slots__ = (
         "_before",
+        "_loop",
         "_ring_bytes",
         "_waiters",
         "closing",
@@ -48,6 +49,8 @@ class Topic:
         """Attempt whose worker was lost while the job waits for the next one; 0: none."""
         self._ring_bytes = 0
         self._before: EventId | None = None
+        # Kept, because Python 3.11 looks it up with a system call.
+        self._loop = asyncio.get_running_loop()
         self._waiters: list[asyncio.Future[None]] = []
 
     def take(self, items: list[Any]) -> None:
@@ -79,7 +82,7 @@ class Topic:
 
     async def wait(self) -> None:
         """Until something has changed. For a reader that has everything up to `tail`."""
-        waiter = asyncio.get_running_loop().create_future()
+        waiter = self._loop.create_future()
         self._waiters.append(waiter)
         try:
             await waiter
