@@ -86,7 +86,20 @@ class Following:
         if self._reader is None:
             told, self._told = self._told, []
             return told
-        said = await self._read(self._reader)
+        said: Said
+        try:
+            said = await self._reader.next()
+        except Gap as gap:
+            raise Conflict(
+                "Events after the cursor are no longer in the stream; the whole result is at "
+                f"/v1/jobs/{self._record.id}.",
+                code="stream_trimmed",
+            ) from gap
+        except StreamOver:
+            said = await self._lost_end()
+        if not said:
+            return [(None, {"type": "status", "status": "queued", "reason": "worker_lost"})]
+        self._whole = False
         if said[-1][1]["type"] == END:
             self.close()
         return said
@@ -96,22 +109,6 @@ class Following:
         if self._reader:
             self._hub.close(self._reader)
             self._reader = None
-
-    async def _read(self, reader: Reader) -> Said:
-        try:
-            entries = await reader.next()
-        except Gap as gap:
-            raise Conflict(
-                "Events after the cursor are no longer in the stream; the whole result is at "
-                f"/v1/jobs/{self._record.id}.",
-                code="stream_trimmed",
-            ) from gap
-        except StreamOver:
-            return await self._lost_end()
-        if not entries:
-            return [(None, {"type": "status", "status": "queued", "reason": "worker_lost"})]
-        self._whole = False
-        return entries
 
     async def _lost_end(self) -> Said:
         """The record is terminal but the log has no end: say it from the record (resumable-stream#47)."""

@@ -119,7 +119,7 @@ class JobStream(EventSourceResponse):
                     await self._write(chunk)
         except TailraceError as error:
             # The log cannot be followed further.
-            await self._write(b"".join([_sse(None, 0, 1, frame) for frame in self._view.error(error)]))
+            await self._write(_sse(None, self._view.error(error)))
         else:
             if not self._attachment.ended and self._pod.closing:
                 await self._write(b"retry: %d\n\n" % RETRY_MS)
@@ -151,19 +151,21 @@ class JobStream(EventSourceResponse):
     def _rendered(self, said: Said) -> bytes:
         parts: list[bytes] = []
         for id, event in said:
-            frames = self._view.frames(event)
-            # A cursor of another view may count more frames than this one has; the last one is always told.
-            first = min(self._skip, len(frames) - 1)
-            parts += [_sse(id, n, len(frames), frame) for n, frame in enumerate(frames) if n >= first]
-            self._skip = 0
+            if frames := self._view.frames(event):
+                parts.append(_sse(id, frames, self._skip))
+                self._skip = 0
         return b"".join(parts)
 
 
-def _sse(id: EventId | None, n: int, of: int, frame: Frame) -> bytes:
-    name, data = frame
-    lines = b""
-    if id is not None:
-        lines = b"id: %d-%d\n" % id if n == of - 1 else b"id: %d-%d.%d\n" % (*id, n + 1)
-    if name is not None:
-        lines += b"event: %s\n" % name.encode()
-    return b"%sdata: %s\n\n" % (lines, data)
+def _sse(id: EventId | None, frames: list[Frame], skip: int = 0) -> bytes:
+    """The frames of one event. A cursor of another view may count more than there are: the last is always told."""
+    last = len(frames) - 1
+    lines: list[bytes] = []
+    for n in range(min(skip, last), last + 1):
+        name, data = frames[n]
+        if id is not None:
+            lines.append(b"id: %d-%d\n" % id if n == last else b"id: %d-%d.%d\n" % (*id, n + 1))
+        if name is not None:
+            lines.append(b"event: %s\n" % name.encode())
+        lines.append(b"data: %s\n\n" % data)
+    return b"".join(lines)

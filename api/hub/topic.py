@@ -55,14 +55,17 @@ class Topic:
 
     def take(self, items: list[Any]) -> None:
         """Add new entries as XREAD replies them, [[id, [field, payload]], ...], and wake the readers."""
-        ids = [EventId.of_entry(item[0]) for item in items]
+        entries: list[Entry] = []
+        size = 0
         try:
-            entries = [(id, events.decode(item[1][1])) for id, item in zip(ids, items, strict=True)]
+            for id, (_, payload) in items:
+                entries.append((EventId.of_entry(id), events.decode(payload)))
+                size += len(payload)
         except ValueError:
             entries = []  # what cannot be decoded is not in the ring: its readers meet it in the log, and fail there
-        self._make_room(ids[0], len(items), sum(len(item[1][1]) for item in items), keep=bool(entries))
+        self._make_room(EventId.of_entry(items[0][0]), entries, size)
         self.ring += entries
-        self.tail = ids[-1]
+        self.tail = entries[-1][0] if entries else EventId.of_entry(items[-1][0])
         self.moved_at = time.monotonic()
         self.waiting_again = 0
         self.wake()
@@ -97,15 +100,15 @@ class Topic:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _make_room(self, first: EventId, count: int, size: int, *, keep: bool) -> None:
+    def _make_room(self, first: EventId, entries: list[Entry], size: int) -> None:
         """Start the ring anew when what it holds is of no use to anybody, or too much.
 
         When all readers wait, all have what is in it: else each of thousands of streams would hold 64 entries. After
         a gap (trimmed or lost entries) readers before it must go to Redis, to be told there.
         """
         contiguous = first.seq == self.tail.seq + 1
-        full = len(self.ring) + count > RING_ENTRIES or self._ring_bytes + size > RING_BYTES
-        if full or not contiguous or not keep or len(self._waiters) == self.readers:
+        full = len(self.ring) + len(entries) > RING_ENTRIES or self._ring_bytes + size > RING_BYTES
+        if full or not contiguous or not entries or len(self._waiters) == self.readers:
             self.ring, self._ring_bytes = [], 0
             self._before = self.tail if contiguous else None
         self._ring_bytes += size
