@@ -15,6 +15,7 @@ from common.connections import command_client
 from common.settings import Settings
 from tests.support.client import Client
 from tests.support.processes import RedisServer, Stack
+from tests.support.upstream import ScriptedUpstream
 
 # A developer's own settings must not change what is tested.
 for _name in [name for name in os.environ if name.startswith("TAILRACE_")]:
@@ -90,6 +91,26 @@ def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
     """The system that most tests share: two pods and one worker, fast simulated tokens."""
     stack = Stack(redis_server.url, tmp_path_factory.mktemp("stack"), f"t{secrets.token_hex(4)}", sim_slots=256)
     stack.api()
+    stack.api()
+    stack.worker()
+    yield stack
+    stack.stop()
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[ScriptedUpstream]:
+    upstream = ScriptedUpstream()
+    yield upstream
+    upstream.stop()
+
+
+@pytest.fixture(scope="session")
+def scripted_stack(
+    redis_server: RedisServer, upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    """A system whose answers follow a script: it is in tests/support/upstream.py."""
+    folder = tmp_path_factory.mktemp("scripted")
+    stack = Stack(redis_server.url, folder, f"t{secrets.token_hex(4)}", engine="openai", upstream_url=upstream.url)
     stack.api()
     stack.worker()
     yield stack

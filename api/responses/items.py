@@ -45,7 +45,7 @@ _Part = Annotated[_InputText | _InputImage | _OutputText | _Refusal, Field(discr
 class _Message(_Strict):
     type: Literal["message"] = "message"
     role: Literal["user", "system", "developer", "assistant"]
-    content: StrictStr | list[_Part]
+    content: list[_Part]
     id: StrictStr | None = None
     status: Status = "completed"
 
@@ -101,14 +101,13 @@ def _parse_item(item: Item, where: str) -> Item:
     kind = item.get("type", "message")
     if not isinstance(kind, str) or kind not in _ITEMS:
         raise BadRequest(f"Items of type {str(kind)[:100]!r} are not supported.", param=f"{where}.type")
+    if kind == "message" and isinstance(item.get("content"), str):
+        part = "output_text" if item.get("role") == "assistant" else "input_text"
+        item["content"] = [{"type": part, "text": item["content"]}]
     try:
-        kept = _ITEMS[kind].model_validate(item).model_dump(exclude_none=True)
+        return _ITEMS[kind].model_validate(item).model_dump(exclude_none=True)
     except ValidationError as error:
         raise naming(error, where) from error
-    if kind == "message" and isinstance(kept["content"], str):
-        part = {"type": "output_text", "annotations": []} if kept["role"] == "assistant" else {"type": "input_text"}
-        kept["content"] = [{**part, "text": kept["content"]}]
-    return kept
 
 
 def messages_of(items: list[Item]) -> list[Message]:

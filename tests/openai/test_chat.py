@@ -11,8 +11,8 @@ from openai.types.completion import Completion
 from pydantic import BaseModel
 
 from tests.openai.strict import check
-from tests.openai.upstream import SCRIPTS, USAGE
 from tests.support.client import MODEL, answer_to, chat
+from tests.support.upstream import SCRIPTS, USAGE
 
 
 def ask(script: str, **more: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
 from tests.openai.test_chat import ask
-from tests.openai.upstream import MODEL as SCRIPTED
-from tests.openai.upstream import ScriptedUpstream
 from tests.support.client import Client, chat
 from tests.support.processes import Stack
+from tests.support.upstream import MODEL as SCRIPTED
+from tests.support.upstream import ScriptedUpstream
 
 
 def test_the_engine_gets_every_parameter_but_those_that_are_ours(scripted: OpenAI, upstream: ScriptedUpstream) -> None:

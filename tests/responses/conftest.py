@@ -19,3 +19,10 @@ async def openai(stack: Stack) -> AsyncIterator[AsyncOpenAI]:
 async def other_openai(stack: Stack) -> AsyncIterator[AsyncOpenAI]:
     async with sdk(stack.apis[1].url) as client:
         yield client
+
+
+@pytest.fixture
+async def scripted_openai(scripted_stack: Stack) -> AsyncIterator[AsyncOpenAI]:
+    """What it says is in tests/support/upstream.py."""
+    async with sdk(scripted_stack.apis[0].url) as client:
+        yield client
