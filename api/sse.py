@@ -113,7 +113,7 @@ class JobStream(EventSourceResponse):
         await self._send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             if opening := self._opening():
-                yield opening
+                await self._write(opening)
             while said := await self._attachment.next():
                 if chunk := self._rendered(said):
                     await self._write(chunk)

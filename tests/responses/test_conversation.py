@@ -78,10 +78,9 @@ async def test_a_conversation_with_tools(scripted_openai: AsyncOpenAI, upstream:
         ("call-a", {"city": "Paris"}),
         ("call-b", {"city": "Rome"}),
     ]
-    outputs: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
-    second = await scripted_openai.responses.create(
-        model=MODEL, previous_response_id=first.id, input=[*outputs, user("hello")]
-    )
+    outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
+    going_on: Any = [*outputs, user("hello")]
+    second = await scripted_openai.responses.create(model=MODEL, previous_response_id=first.id, input=going_on)
     assert second.previous_response_id == first.id
     called = [
         {"id": c.call_id, "type": "function", "function": {"name": "weather", "arguments": c.arguments}} for c in calls
