@@ -245,6 +245,21 @@ async def test_a_job_that_kills_every_engine_is_given_up(make_stack: MakeStack) 
             assert await asyncio.to_thread(worker.wait) == 1, "its supervisor shall start a new one"
 
 
+async def test_a_worker_with_a_dead_engine_claims_nothing(make_stack: MakeStack) -> None:
+    """In the second that it takes to leave, each job that it took would count a loss."""
+    stack = make_stack()
+    api = stack.api()
+    dying = stack.worker(module="tests.chaos.worker")
+    async with Client(api.url) as client:
+        dying.signal(signal.SIGUSR1)
+        await until(lambda: "the engine is dead" in dying.log, "its engine is dead")
+        ids = [await client.submit(chat(f"too late {i}", 5)) for i in range(3)]
+        assert await asyncio.to_thread(dying.wait) == 1
+        for job_id in ids:
+            job = await client.job(job_id)
+            assert (job["status"], job["attempt"]) == ("queued", 0)
+
+
 async def test_a_hung_engine_gives_its_jobs_back(make_stack: MakeStack) -> None:
     """It still looks healthy; only that nothing moves any more tells."""
     stack = make_stack()

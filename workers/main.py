@@ -108,6 +108,7 @@ class WorkerProcess:
             worker_id=self.id,
             lease_seconds=self.settings.lease_seconds,
             running=self.runner.running,
+            engine_serves=self._engine_serves,
         )
 
     async def _on_startup(self, _: dict[Any, Any]) -> None:
@@ -153,7 +154,7 @@ class WorkerProcess:
 
     async def _guard_engine(self) -> None:
         """Leave when the engine is dead: the supervisor starts a worker with a fresh one."""
-        while self.engine.healthy() and not self.runner.engine_died.is_set():
+        while self._engine_serves():
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self.runner.engine_died.wait()
@@ -162,6 +163,9 @@ class WorkerProcess:
                 self.runner.give_all_back()
         self._fail("its engine died")
         await asyncio.Event().wait()
+
+    def _engine_serves(self) -> bool:
+        return self.engine.healthy() and not self.runner.engine_died.is_set()
 
     def _engine_hangs(self) -> bool:
         """A hung EngineCore looks healthy to vLLM itself, so silence is the only sign."""

@@ -45,6 +45,7 @@ class QueueWorker(Worker):
         worker_id: str,
         lease_seconds: float,
         running: set[RunningJob],
+        engine_serves: Callable[[], bool],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -54,6 +55,7 @@ class QueueWorker(Worker):
         self._worker_id = worker_id
         self._renew_seconds = lease_seconds / RENEWALS_PER_LEASE
         self._running = running
+        self._engine_serves = engine_serves
         self._slot_free = asyncio.Event()
 
     async def main(self) -> None:
@@ -72,7 +74,8 @@ class QueueWorker(Worker):
     async def _claim_some(self) -> None:
         """One round: fill the free slots, or wait for a job or a slot."""
         free = self.max_jobs - len(self.tasks)
-        if free <= 0 or not self.allow_pick_jobs:
+        # A worker whose engine is dead takes a moment to leave; each job claimed meanwhile would count a loss.
+        if free <= 0 or not self.allow_pick_jobs or not self._engine_serves():
             self._slot_free.clear()
             await self._slot_free.wait()
             return

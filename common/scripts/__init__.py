@@ -7,13 +7,16 @@ from redis.exceptions import NoScriptError
 
 from common.connections import Client
 
+_FOLDER = files(__name__)
+_PRELUDE = _FOLDER.joinpath("prelude.lua").read_bytes()
+
 
 class Script:
     """One Lua script, run by its hash; the body is sent only when Redis does not know it (first use, restart)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.body = files(__name__).joinpath(f"{name}.lua").read_bytes()
+        self.body = _PRELUDE + _FOLDER.joinpath(f"{name}.lua").read_bytes()
         self._sha: str | None = None
 
     async def __call__(self, client: Client, keys: list[str], args: list[Any]) -> Any:

@@ -14,8 +14,6 @@ redis.call('SET', KEYS[2], ARGV[2], 'NX')
 if ARGV[7] == '1' then redis.call('HSET', KEYS[1], 'deleted', 1) end
 if state == 'running' then return {'running', record[3]} end
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('ZREM', ARGV[5] .. record[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZADD', ARGV[6] .. record[2], now + tonumber(ARGV[4]), ARGV[1])

@@ -4,8 +4,6 @@
 -- Reply: 'missing' | 'ended' | 'cancelling'
 if redis.call('EXISTS', KEYS[1]) == 0 then return 'missing' end
 if redis.call('HEXISTS', KEYS[1], 'ended_ms') == 1 then return 'ended' end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('HSETNX', KEYS[1], 'cancelling_ms', now)
 for _, line in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
   local id = cmsgpack.unpack(line)[1]

@@ -2,8 +2,6 @@
 -- KEYS: 1 queue  2 running  3 wake list  4 deadlines
 -- ARGV: 1 worker id  2 most jobs to claim  3 lease ms  4 job key prefix  5 arq payload prefix  6 cancel key prefix
 -- Reply: a list of {id, attempt, arq payload, cancel reason or false, {record field, value, ...}}
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local claimed = {}
 while #claimed < tonumber(ARGV[2]) do
   local popped = redis.call('ZPOPMIN', KEYS[1])

@@ -2,7 +2,6 @@
 -- KEYS: 1 attached
 -- ARGV: 1 pod id
 -- Reply: how many other pods still have readers
-local t = redis.call('TIME')
 redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', t[1] * 1000 + math.floor(t[2] / 1000))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 return redis.call('ZCARD', KEYS[1])

@@ -3,8 +3,6 @@
 -- ARGV: 1 caller id  2 lease ms  3 most jobs  4 job key prefix  5 queue key prefix  6 running key prefix
 --       7 cancel key prefix
 -- Reply: a list of {id, attempt, 'deadline_exceeded' | 'queue_timeout' | reason of a cancel}
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local expired = {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])) do
   redis.call('ZREM', KEYS[1], id)

@@ -8,8 +8,6 @@ local record = redis.call('HMGET', KEYS[1], 'state', 'worker', 'attempt', 'delet
 -- Queued: the lease ran out and the job waits again; whoever claims it finds the end in the log.
 if record[2] ~= ARGV[2] or record[3] ~= ARGV[3] or record[1] == 'queued' then return 0 end
 if record[1] ~= 'running' then return 1 end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local deleted, idem, batch = record[4], record[5], record[7]
 
 -- The end and the news of it are one step, so that a caller that dies now loses neither.

@@ -8,14 +8,6 @@ if ARGV[4] == '1' and redis.call('HINCRBY', KEYS[5], 'losses', 1) >= tonumber(AR
 redis.call('HSET', KEYS[5], 'state', 'queued')
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZADD', KEYS[1], record[4], ARGV[1])
-local t = redis.call('TIME')
-local leave = tonumber(record[5])
-if tonumber(record[6]) > 0 then
-  local queue_deadline = t[1] * 1000 + math.floor(t[2] / 1000) + tonumber(record[6])
-  if leave == 0 or queue_deadline < leave then leave = queue_deadline end
-end
-if leave > 0 then redis.call('ZADD', KEYS[4], leave, ARGV[1]) end
-redis.call('LPUSH', KEYS[3], 1)
-redis.call('LTRIM', KEYS[3], 0, 999)
-redis.call('PEXPIRE', KEYS[3], 60000)
+limit_wait(KEYS[4], ARGV[1], record[5], record[6])
+wake(KEYS[3], 1)
 return 'released'

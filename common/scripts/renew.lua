@@ -2,8 +2,6 @@
 -- KEYS: 1 running
 -- ARGV: 1 worker id  2 lease ms  3 job key prefix  4.. triples of id, attempt, first token ms (0: none yet)
 -- Reply: a list, 1 for each job that is still this worker's under this attempt, 0 for each it has lost
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local held = {}
 for i = 4, #ARGV, 3 do
   local job = ARGV[3] .. ARGV[i]

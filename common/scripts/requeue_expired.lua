@@ -4,8 +4,6 @@
 --       5 most jobs to look at  6 job key prefix  7 cancel key prefix
 -- Reply: {number requeued, {{id, attempt, 'worker_lost' | cancel reason}, ...}}; the caller owns the listed jobs
 --        under a fresh lease and must write their end event and finish them.
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 -- Nobody has swept for a while: Redis was away or stood still, and owners could not renew either. Give them the time
 -- of one lease to do so before anything is taken from them.
@@ -25,9 +23,7 @@ local to_end = {}
 local function requeue(id, score)
   redis.call('ZREM', KEYS[2], id)
   redis.call('ZADD', KEYS[1], score, id)
-  redis.call('LPUSH', KEYS[3], 1)
-  redis.call('LTRIM', KEYS[3], 0, 999)
-  redis.call('PEXPIRE', KEYS[3], 60000)
+  wake(KEYS[3], 1)
   requeued = requeued + 1
 end
 
@@ -56,12 +52,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
       hand_over(id, job, 'worker_lost')
     else
       redis.call('HSET', job, 'state', 'queued')
-      local leave = tonumber(record[4])
-      if tonumber(record[3]) > 0 then
-        local queue_deadline = now + tonumber(record[3])
-        if leave == 0 or queue_deadline < leave then leave = queue_deadline end
-      end
-      if leave > 0 then redis.call('ZADD', KEYS[4], leave, id) end
+      limit_wait(KEYS[4], id, record[4], record[3])
       if losses == 1 then
         requeue(id, score)  -- most losses are one crashed worker: readers should not wait longer than the lease
       else

@@ -3,8 +3,6 @@
 -- ARGV: 1 id  2 model's max depth  3 priority bonus ms  4 queue timeout ms (0: none)  5 total timeout ms (0: none)
 --       6 arq payload  7 request fingerprint ('': no idempotency key)  8 job key prefix  9.. field, value pairs of the record
 -- Reply: {'accepted', created ms} | {'exists', id} | {'mismatch', id} | {'full', depth}
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local id = ARGV[1]
 
 -- A retry of this very call, whose first reply was lost, must not queue the job twice.
@@ -24,28 +22,19 @@ local depth = redis.call('ZCARD', KEYS[1])
 if depth >= tonumber(ARGV[2]) then return {'full', depth} end
 
 -- With microseconds, so that jobs submitted in the same millisecond keep their order.
-local score = string.format('%.3f', t[1] * 1000 + t[2] / 1000 - ARGV[3])
+local score = string.format('%.3f', now_us / 1000 - ARGV[3])
 local deadline = 0
 if tonumber(ARGV[5]) > 0 then deadline = now + tonumber(ARGV[5]) end
 redis.call('HSET', KEYS[2], 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now,
   'score', score, 'queue_timeout_ms', ARGV[4], 'deadline_ms', deadline)
 for i = 9, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 
-local leave = deadline
-if tonumber(ARGV[4]) > 0 then
-  local queue_deadline = now + tonumber(ARGV[4])
-  if leave == 0 or queue_deadline < leave then leave = queue_deadline end
-end
-if leave > 0 then redis.call('ZADD', KEYS[5], leave, id) end
-
+limit_wait(KEYS[5], id, deadline, ARGV[4])
 redis.call('SET', KEYS[3], ARGV[6])
 redis.call('ZADD', KEYS[1], score, id)
 if ARGV[7] ~= '' then
   redis.call('HSET', KEYS[6], 'id', id, 'fingerprint', ARGV[7])
   redis.call('HSET', KEYS[2], 'idem', KEYS[6])
 end
--- Bounded and short-lived: with no worker alive nobody pops it, and a worker that starts looks anyway.
-redis.call('LPUSH', KEYS[4], 1)
-redis.call('LTRIM', KEYS[4], 0, 999)
-redis.call('PEXPIRE', KEYS[4], 60000)
+wake(KEYS[4], 1)
 return {'accepted', now}

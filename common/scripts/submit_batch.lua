@@ -5,8 +5,6 @@
 --       10 wake key prefix  11 number of values per line  12.. for each line: id, model, priority bonus ms,
 --       queue timeout ms, deadline ms, arq payload, entry of the lines list, field, value pairs of the record
 -- Reply: {'accepted'} | {'exists', id} | {'mismatch', id} | {'full', model, depth}
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local stride = tonumber(ARGV[11])
 
 -- A retry of this very call, whose first reply was lost, must not queue the lines twice.
@@ -25,26 +23,22 @@ for i = 12, #ARGV, stride do
   if depths[model] > tonumber(ARGV[2]) then return {'full', model, redis.call('ZCARD', ARGV[9] .. model)} end
 end
 
+local lines = {}
 for i = 12, #ARGV, stride do
   local id, job, model = ARGV[i], ARGV[7] .. ARGV[i], ARGV[i + 1]
   -- One more microsecond per line, so that the lines keep their order.
-  local score = string.format('%.3f', t[1] * 1000 + t[2] / 1000 + (i - 12) / stride / 1000 - ARGV[i + 2])
+  local score = string.format('%.3f', (now_us + (i - 12) / stride) / 1000 - ARGV[i + 2])
   local deadline = now + tonumber(ARGV[i + 4])
-  local leave = deadline
-  if tonumber(ARGV[i + 3]) > 0 then leave = math.min(leave, now + tonumber(ARGV[i + 3])) end
   redis.call('HSET', job, 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now, 'score', score,
     'queue_timeout_ms', ARGV[i + 3], 'deadline_ms', deadline, 'batch', KEYS[1],
     unpack(ARGV, i + 7, i + stride - 1))
   redis.call('SET', ARGV[8] .. id, ARGV[i + 5])
-  redis.call('ZADD', KEYS[3], leave, id)
+  limit_wait(KEYS[3], id, deadline, ARGV[i + 3])
   redis.call('ZADD', ARGV[9] .. model, score, id)
   redis.call('RPUSH', KEYS[2], ARGV[i + 6])
-  redis.call('LPUSH', ARGV[10] .. model, 1)
+  lines[model] = (lines[model] or 0) + 1
 end
-for model in pairs(depths) do
-  redis.call('LTRIM', ARGV[10] .. model, 0, 999)
-  redis.call('PEXPIRE', ARGV[10] .. model, 60000)
-end
+for model, count in pairs(lines) do wake(ARGV[10] .. model, count) end
 
 redis.call('HSET', KEYS[1], 'id', ARGV[1], 'owner', ARGV[4], 'created_ms', now, 'lines', KEYS[2],
   'total', (#ARGV - 11) / stride, 'completed', 0, 'failed', 0)

@@ -2,8 +2,6 @@
 -- KEYS: 1 webhooks
 -- ARGV: 1 most deliveries  2 lease ms  3 webhook key prefix
 -- Reply: {number of unsettled deliveries, {{subject, try, url, status, created ms}, ...}}
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local claimed = {}
 for _, subject in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])) do
   local webhook = ARGV[3] .. subject

@@ -6,8 +6,7 @@
 -- latest; an older one's lease lapsed, and somebody else is sending.
 if ARGV[3] ~= 'delivered' and redis.call('HGET', KEYS[2], 'tries') ~= ARGV[2] then return 0 end
 if ARGV[3] == 'retry' then
-  local t = redis.call('TIME')
-  redis.call('ZADD', KEYS[1], t[1] * 1000 + math.floor(t[2] / 1000) + tonumber(ARGV[4]), ARGV[1])
+  redis.call('ZADD', KEYS[1], now + tonumber(ARGV[4]), ARGV[1])
   return 1
 end
 redis.call('DEL', KEYS[2])

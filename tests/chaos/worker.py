@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ from common.events import Event
 from common.settings import Settings
 from workers.engines.base import EngineDied, GenerationRequest, Resume
 from workers.engines.simulated import SimulatedEngine
+
+log = logging.getLogger(__name__)
 
 
 class MortalEngine(SimulatedEngine):
@@ -34,6 +37,7 @@ class MortalEngine(SimulatedEngine):
 
     def _die(self) -> None:
         self._dead = True
+        log.warning("the engine is dead")
         for sequence in self._sequences:
             if not sequence.answer.news.done():
                 sequence.answer.news.set_exception(EngineDied("chaos broke it"))
