@@ -94,5 +94,8 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 def error_response(request: Request, error: TailraceError, status: int | None = None) -> Response:
     pod: Pod = request.app.state.pod
     pod.metrics.errors.labels(error.code).inc()
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else {}
+    if error.final:
+        # OpenAI's SDKs obey it; without it they repeat every 409 and 5xx, so a cancelled job would begin again.
+        headers["X-Should-Retry"] = "false"
     return JSONResponse({"error": error.to_dict()}, status_code=status or error.status, headers=headers)

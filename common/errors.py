@@ -39,6 +39,11 @@ class TailraceError(Exception):
         self.param = param
         self.retry_after = retry_after
 
+    @property
+    def final(self) -> bool:
+        """Whether the same request again would only meet, or make, the same trouble: a cancelled job is not wanted."""
+        return self.status == 409 or self.code in ("engine_error", "deadline_exceeded")
+
     def to_dict(self) -> dict[str, Any]:
         """OpenAI's error object, without the `error` wrapper."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}

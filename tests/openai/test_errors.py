@@ -1,5 +1,6 @@
 """Every error is the SDK's own class for it, with OpenAI's error object."""
 
+import asyncio
 from typing import Any
 
 import openai
@@ -81,6 +82,22 @@ async def test_a_timeout_of_the_clients_cancels_the_job(stack: Stack, redis: Red
         return all(worker.engine_running == 0 for worker in workers)
 
     await until(idle, "the engine has let go of it")
+
+
+async def test_a_cancelled_job_is_not_begun_again(client: Client, async_sdk: AsyncOpenAI) -> None:
+    """The SDK repeats a 409, unless it is told not to."""
+    body = chat("cancelled", ENDLESS)
+    key = {"Idempotency-Key": "cancelled"}
+    job_id = await client.submit(body, headers=key)
+    patient = async_sdk.with_options(max_retries=2)
+    waiting = asyncio.create_task(patient.chat.completions.create(**body, extra_headers=key))
+    await until(lambda: _state(client, job_id, "running"), "it runs")
+    await client.post(f"/v1/jobs/{job_id}/cancel")
+    with pytest.raises(openai.ConflictError) as caught:
+        await waiting
+    assert caught.value.code == "job_cancelled"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert caught.value.response.request.headers["x-stainless-retry-count"] == "0"
 
 
 async def test_closing_a_stream_cancels_the_job(client: Client, async_sdk: AsyncOpenAI) -> None:
