@@ -5,14 +5,14 @@ kept by scripts/finish.lua, and the list of its lines.
 """
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 
 from common import scripts
 from common.connections import Client
-from common.errors import Conflict, NotFound, TooManyRequests
+from common.errors import Conflict, NotFound, TooManyRequests, Unavailable
 from common.jobs import Submitted, arq_payload
 from common.keys import ARQ_JOB_PREFIX, Keys
 from common.records import JobRecord, JobRequest, parse_record, request_fields
@@ -20,10 +20,9 @@ from common.settings import Settings
 
 DEADLINE_SECONDS = 86_400.0
 """How long a line may take that does not say so itself: nobody hangs on the line for it."""
-
-
-def new_batch_id() -> str:
-    return "batch_" + secrets.token_hex(16)
+STAGED_SECONDS = 3600
+"""How long the upload of a batch may take."""
+LINES_PER_WRITE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +46,59 @@ class Batch:
         return "completed" if self.ended_at else "in_progress"
 
 
-@dataclass
 class Draft:
-    """A batch that is being read. Lines are packed one by one, so that no moment has to pack thousands."""
+    """A batch that is being read. Its lines wait in Redis, not here: as records without a state, which nobody sees.
 
-    owner: str
-    settings: Settings
-    packed: list[Any] = field(default_factory=list)
-    lines: int = 0
+    They vanish by themselves if this process dies before the batch is accepted.
+    """
 
-    def add(self, custom_id: str, request: JobRequest) -> None:
-        options, settings = request.options, self.settings
+    def __init__(self, client: Client, settings: Settings, owner: str) -> None:
+        self.id = "batch_" + secrets.token_hex(16)
+        self.owner = owner
+        self.places: list[Any] = []
+        """For scripts/submit_batch.lua: id, model, priority bonus, queue timeout and deadline of each line."""
+        self._client = client
+        self._keys = Keys(settings.namespace)
+        self._step_ms = settings.priority_step_seconds * 1000
+        self._unsent: list[tuple[str, JobRequest]] = []
+
+    def __len__(self) -> int:
+        return len(self.places) // 5
+
+    async def add(self, custom_id: str, request: JobRequest) -> None:
+        options = request.options
         deadline_ms = int((options.deadline_seconds or DEADLINE_SECONDS) * 1000)
         # Earliest deadline first: a line is in the queue as if it had been submitted at its deadline. So it yields to
         # everything that somebody waits for, and not for ever.
-        bonus_ms = int(options.priority * settings.priority_step_seconds * 1000) - deadline_ms
-        self.packed += [
-            request.id,
-            request.model,
-            bonus_ms,
-            int((options.queue_timeout_seconds or 0) * 1000),
-            deadline_ms,
-            arq_payload(request.id),
-            msgpack.packb([request.id, custom_id]),
-            *request_fields(request),
-        ]
-        self.lines += 1
+        bonus_ms = int(options.priority * self._step_ms) - deadline_ms
+        queue_timeout_ms = int((options.queue_timeout_seconds or 0) * 1000)
+        self.places += [request.id, request.model, bonus_ms, queue_timeout_ms, deadline_ms]
+        self._unsent.append((custom_id, request))
+        if len(self._unsent) >= LINES_PER_WRITE:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if not self._unsent:
+            return
+        lines, first = self._keys.batch_lines(self.id), len(self) - len(self._unsent)
+        numbers: dict[bytes, int] = {}
+        async with self._client.pipeline(transaction=False) as pipe:
+            for number, (custom_id, request) in enumerate(self._unsent, first):
+                job = self._keys.job(request.id)
+                pipe.hset(job, items=request_fields(request))
+                pipe.expire(job, STAGED_SECONDS)
+                pipe.set(self._keys.arq_job(request.id), arq_payload(request.id), ex=STAGED_SECONDS)
+                numbers[msgpack.packb([request.id, custom_id])] = number
+            # A sorted set and not a list: the client repeats what it got no reply for.
+            pipe.zadd(lines, numbers)
+            pipe.expire(lines, STAGED_SECONDS)
+            await pipe.execute()
+        self._unsent.clear()
+
+    async def discard(self) -> None:
+        """Forget the lines, if the batch was not accepted. If it was, and only nobody heard of it, nothing happens."""
+        keys = [self._keys.batch(self.id), self._keys.batch_lines(self.id)]
+        await scripts.discard_batch(self._client, keys, [self._keys.job_prefix, ARQ_JOB_PREFIX])
 
 
 class BatchStore:
@@ -90,21 +116,25 @@ class BatchStore:
         """Batches may fill half of a queue: the other half is for those who wait for their answer."""
         return self._settings.max_queue_depth // 2
 
+    def draft(self, owner: str) -> Draft:
+        return Draft(self._client, self._settings, owner)
+
     async def submit(
         self, draft: Draft, *, webhook_url: str | None = None, idempotency_key: str | None = None, fingerprint: str = ""
     ) -> Submitted:
         """Accept all lines of `draft`, or find the batch that `idempotency_key` already named.
 
         Raises TooManyRequests when the lines do not all fit into their queues, Conflict when the key was used for
-        another batch; no line is enqueued then.
+        another batch. Unless the batch was created, the caller must discard the draft.
         """
-        keys, batch_id = self._keys, new_batch_id()
+        keys = self._keys
+        await draft.flush()
         idem = keys.idempotency(draft.owner, f"batch\0{idempotency_key}")
         reply = await scripts.submit_batch(
             self._client,
-            [keys.batch(batch_id), keys.batch_lines(batch_id), keys.deadlines, idem],
+            [keys.batch(draft.id), keys.batch_lines(draft.id), keys.deadlines, idem],
             [
-                batch_id,
+                draft.id,
                 self._most_waiting,
                 fingerprint if idempotency_key else "",
                 draft.owner,
@@ -114,20 +144,22 @@ class BatchStore:
                 ARQ_JOB_PREFIX,
                 keys.queue_prefix,
                 keys.wake_prefix,
-                len(draft.packed) // draft.lines,
-                *draft.packed,
+                *draft.places,
             ],
         )
         verdict = reply[0]
         if verdict == b"full":
             raise TooManyRequests(
-                f"{draft.lines} lines do not fit: {int(reply[2])} jobs wait for model {reply[1].decode()!r}, and "
+                f"{len(draft)} lines do not fit: {int(reply[1])} jobs wait for model {reply[2].decode()!r}, and "
                 f"batches may fill its queue up to {self._most_waiting}.",
                 retry_after=60,
             )
+        if verdict == b"lost":
+            raise Unavailable("A part of the batch was lost while it was uploaded; send it again.", retry_after=1)
         if verdict == b"mismatch":
             raise Conflict("This Idempotency-Key was used with a different batch.", code="idempotency_key_reused")
-        return Submitted(batch_id if verdict == b"accepted" else reply[1].decode(), verdict == b"accepted")
+        batch_id = draft.id if verdict == b"accepted" else reply[1].decode()
+        return Submitted(batch_id, created=batch_id == draft.id)
 
     async def get(self, batch_id: str) -> Batch | None:
         raw = await self._client.hgetall(self._keys.batch(batch_id))  # type: ignore[misc]
@@ -136,7 +168,7 @@ class BatchStore:
     async def lines(self, batch_id: str, start: int, count: int) -> list[tuple[str, str, JobRecord | None]]:
         """(job id, custom_id, record or None when it was deleted) of `count` lines from `start` on, in their order."""
         key = self._keys.batch_lines(batch_id)
-        entries = await self._client.lrange(key, start, start + count - 1)  # type: ignore[misc]
+        entries = await self._client.zrange(key, start, start + count - 1)
         named = [msgpack.unpackb(entry) for entry in entries]
         async with self._client.pipeline(transaction=False) as pipe:
             for job_id, _ in named:

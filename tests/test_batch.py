@@ -248,7 +248,7 @@ async def test_failed_and_deleted_lines_are_counted_and_named(make_stack: MakeSt
         busy = await client.submit(chat())
         late = chat(tailrace={"queue_timeout_seconds": 0.05})
         batch_id = await submitted(client, [line("late", late), line("deleted")])
-        entries = await redis.lrange(Keys(stack.namespace).batch_lines(batch_id), 0, -1)  # type: ignore[misc]
+        entries = await redis.zrange(Keys(stack.namespace).batch_lines(batch_id), 0, -1)
         await client.delete(f"/v1/jobs/{msgpack.unpackb(entries[1])[0]}")
         batch = await ended(client, batch_id)
         assert batch["request_counts"] == {"total": 2, "completed": 0, "failed": 2}

@@ -52,13 +52,13 @@ class Reading:
             self.digest.update(data + b"\n")
             if not data.strip():
                 continue
-            if self.draft.lines == self.pod.batches.most_lines:
-                raise TooLarge(f"The batch has more than {self.draft.lines} lines.")
+            if len(self.draft) == self.pod.batches.most_lines:
+                raise TooLarge(f"The batch has more than {len(self.draft)} lines.")
             try:
-                self._add(data)
+                await self._add(data)
             except TailraceError as error:
                 raise _in_line(self._number, error) from error
-        if not self.draft.lines:
+        if not len(self.draft):
             raise BadRequest("The batch has no lines.", code="invalid_json")
         for model, (chars, number) in self._longest.items():
             try:
@@ -66,7 +66,7 @@ class Reading:
             except TailraceError as error:
                 raise _in_line(number, error) from error
 
-    def _add(self, data: bytes) -> None:
+    async def _add(self, data: bytes) -> None:
         try:
             line = Line.model_validate(parse_json(data))
         except ValidationError as error:
@@ -76,7 +76,7 @@ class Reading:
         if line.url not in ENDPOINTS:
             raise BadRequest(f"url: one of {', '.join(ENDPOINTS)} is expected.", param="url")
         self._seen.add(line.custom_id)
-        self.draft.add(line.custom_id, self._request(ENDPOINTS[line.url], line.body))
+        await self.draft.add(line.custom_id, self._request(ENDPOINTS[line.url], line.body))
 
     def _request(self, kind: Kind, raw: dict[str, Any]) -> JobRequest:
         try:
@@ -95,7 +95,7 @@ class Reading:
 
 def reading(pod: Pod, owner: str, request: Request) -> Reading:
     headers = {name: request.headers[name] for name in _HEADERS if name in request.headers}
-    return Reading(pod, owner, headers, Draft(owner, pod.settings))
+    return Reading(pod, owner, headers, pod.batches.draft(owner))
 
 
 async def _lines(request: Request, limit: int) -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ from pydantic_core import to_json
 
 from api.views import whole
 from api.views.chunks import wire_error
-from common.batches import BatchStore
+from common.batches import Batch, BatchStore, batch_not_found
 from common.errors import job_not_found
 from common.records import JobRecord
 
@@ -15,14 +15,18 @@ AT_ONCE = 16
 """Records held in memory by one reader of results."""
 
 
-async def results(batches: BatchStore, batch_id: str) -> AsyncIterator[bytes]:
-    """One line for each job of the batch that has ended by the time its turn comes, in the order of the input."""
-    start = 0
-    while lines := await batches.lines(batch_id, start, AT_ONCE):
+async def results(batches: BatchStore, batch: Batch) -> AsyncIterator[bytes]:
+    """One line for each job of the batch that has ended by the time its turn comes, in the order of the input.
+
+    Raises NotFound when the batch expires meanwhile: the stream is cut, so that a part does not pass for the whole.
+    """
+    for start in range(0, batch.total, AT_ONCE):
+        lines = await batches.lines(batch.id, start, AT_ONCE)
+        if not lines:
+            raise batch_not_found(batch.id)
         for job_id, custom_id, record in lines:
             if record is None or record.terminal:
                 yield to_json(_line(job_id, custom_id, record)) + b"\n"
-        start += AT_ONCE
 
 
 def _line(job_id: str, custom_id: str, record: JobRecord | None) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """`/v1/jobs/batch`: many requests in one body, their answers in one stream."""
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Request
+from redis.exceptions import RedisError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from api.batch.lines import reading
 from api.batch.results import results
 from api.pod import Pod
 from api.submit import idempotency_key
-from common.batches import Batch, batch_not_found
+from common.batches import Batch, Draft, batch_not_found
 from common.connections import translated
 
 log = logging.getLogger(__name__)
@@ -27,17 +29,23 @@ async def create(request: Request) -> Response:
     key = idempotency_key(request.headers)
     webhook_url = pod.webhooks.receiver(request.headers.get("x-tailrace-webhook-url"), by_default=True)
     read = reading(pod, owner, request)
-    with translated():
-        await read.read(request)
-        submitted = await pod.batches.submit(
-            read.draft, webhook_url=webhook_url, idempotency_key=key, fingerprint=read.digest.hexdigest()
-        )
-    if submitted.created:
-        pod.metrics.submitted.labels("batch").inc(read.draft.lines)
-        log.info("batch %s: accepted with %d lines from %s", submitted.id, read.draft.lines, owner)
+    created = False
+    try:
+        with translated():
+            await read.read(request)
+            submitted = await pod.batches.submit(
+                read.draft, webhook_url=webhook_url, idempotency_key=key, fingerprint=read.digest.hexdigest()
+            )
+        created = submitted.created
+    finally:
+        if not created:
+            await _discard(read.draft)
+    if created:
+        pod.metrics.submitted.labels("batch").inc(len(read.draft))
+        log.info("batch %s: accepted with %d lines from %s", submitted.id, len(read.draft), owner)
     return JSONResponse(
         batch_json(await owned_batch(pod, submitted.id, owner)),
-        status_code=202 if submitted.created else 200,
+        status_code=202 if created else 200,
         headers={"Location": f"/v1/jobs/batch/{submitted.id}"},
     )
 
@@ -53,7 +61,7 @@ async def read_results(request: Request, batch_id: str) -> Response:
     """The lines that have ended so far; all of them once the batch has."""
     pod: Pod = request.app.state.pod
     batch = await owned_batch(pod, batch_id, pod.keyring.owner(request))
-    return StreamingResponse(results(pod.batches, batch.id), media_type="application/jsonl")
+    return StreamingResponse(results(pod.batches, batch), media_type="application/jsonl")
 
 
 @router.post("/{batch_id}/cancel")
@@ -67,6 +75,11 @@ async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
             await pod.batches.cancel(batch.id, "cancelled_by_client")
         log.info("batch %s: cancelled by %s", batch.id, owner)
     return batch_json(await owned_batch(pod, batch_id, owner))
+
+
+async def _discard(draft: Draft) -> None:
+    with suppress(RedisError, OSError):  # they lapse by themselves
+        await draft.discard()
 
 
 async def owned_batch(pod: Pod, batch_id: str, owner: str) -> Batch:

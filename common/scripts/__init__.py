@@ -31,6 +31,7 @@ class Script:
 
 submit = Script("submit")
 submit_batch = Script("submit_batch")
+discard_batch = Script("discard_batch")
 cancel_batch = Script("cancel_batch")
 claim = Script("claim")
 renew = Script("renew")

@@ -5,7 +5,7 @@
 if redis.call('EXISTS', KEYS[1]) == 0 then return 'missing' end
 if redis.call('HEXISTS', KEYS[1], 'ended_ms') == 1 then return 'ended' end
 redis.call('HSETNX', KEYS[1], 'cancelling_ms', now)
-for _, line in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+for _, line in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
   local id = cmsgpack.unpack(line)[1]
   local state = redis.call('HGET', ARGV[2] .. id, 'state')
   if state == 'queued' or state == 'running' then redis.call('SET', ARGV[3] .. id, ARGV[1], 'NX') end

@@ -24,7 +24,7 @@ local function count_in_batch()
     'cancelling_ms')
   if whole[2] + whole[3] < tonumber(whole[1]) then return end
   redis.call('HSET', batch, 'ended_ms', now, 'expires_ms', now + tonumber(ARGV[5]))
-  for _, line in ipairs(redis.call('LRANGE', whole[5], 0, -1)) do
+  for _, line in ipairs(redis.call('ZRANGE', whole[5], 0, -1)) do
     local job = ARGV[7] .. cmsgpack.unpack(line)[1]
     if redis.call('PEXPIRE', job, ARGV[5]) == 1 then
       redis.call('HSET', job, 'expires_ms', now + tonumber(ARGV[5]))

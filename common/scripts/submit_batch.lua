@@ -1,11 +1,12 @@
 -- Accept all lines of a batch, each a job, or none of them; or find the batch that an idempotency key already named.
+-- The lines' records are in Redis already, without a state and with a time to live: this is what makes jobs of them.
 -- KEYS: 1 batch  2 lines of the batch  3 deadlines  4 idempotency key
 -- ARGV: 1 batch id  2 most waiting jobs per model  3 request fingerprint ('': no idempotency key)  4 owner
 --       5 webhook URL ('': none)  6 batch key prefix  7 job key prefix  8 arq payload prefix  9 queue key prefix
---       10 wake key prefix  11 number of values per line  12.. for each line: id, model, priority bonus ms,
---       queue timeout ms, deadline ms, arq payload, entry of the lines list, field, value pairs of the record
--- Reply: {'accepted'} | {'exists', id} | {'mismatch', id} | {'full', model, depth}
-local stride = tonumber(ARGV[11])
+--       10 wake key prefix  11.. for each line: id, model, priority bonus ms, queue timeout ms (0: none), deadline ms
+-- Reply: {'accepted'} | {'exists', id} | {'mismatch', id} | {'full', depth, model} | {'lost'}
+local first, stride = 11, 5
+local total = (#ARGV - first + 1) / stride
 
 -- A retry of this very call, whose first reply was lost, must not queue the lines twice.
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists', ARGV[1]} end
@@ -16,32 +17,32 @@ if ARGV[3] ~= '' then
   end
 end
 
-local depths = {}
-for i = 12, #ARGV, stride do
+if redis.call('ZCARD', KEYS[2]) ~= total then return {'lost'} end
+local depths, lines = {}, {}
+for i = first, #ARGV, stride do
   local model = ARGV[i + 1]
-  depths[model] = (depths[model] or redis.call('ZCARD', ARGV[9] .. model)) + 1
-  if depths[model] > tonumber(ARGV[2]) then return {'full', model, redis.call('ZCARD', ARGV[9] .. model)} end
+  depths[model] = depths[model] or redis.call('ZCARD', ARGV[9] .. model)
+  lines[model] = (lines[model] or 0) + 1
+  if depths[model] + lines[model] > tonumber(ARGV[2]) then return {'full', depths[model], model} end
+  if redis.call('EXISTS', ARGV[7] .. ARGV[i], ARGV[8] .. ARGV[i]) < 2 then return {'lost'} end
 end
 
-local lines = {}
-for i = 12, #ARGV, stride do
-  local id, job, model = ARGV[i], ARGV[7] .. ARGV[i], ARGV[i + 1]
-  -- One more microsecond per line, so that the lines keep their order.
-  local score = string.format('%.3f', (now_us + (i - 12) / stride) / 1000 - ARGV[i + 2])
-  local deadline = now + tonumber(ARGV[i + 4])
+for i = first, #ARGV, stride do
+  local id, job, deadline = ARGV[i], ARGV[7] .. ARGV[i], now + tonumber(ARGV[i + 4])
+  -- One microsecond more for each line, so that they keep their order.
+  local score = string.format('%.3f', (now_us + (i - first) / stride) / 1000 - ARGV[i + 2])
   redis.call('HSET', job, 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now, 'score', score,
-    'queue_timeout_ms', ARGV[i + 3], 'deadline_ms', deadline, 'batch', KEYS[1],
-    unpack(ARGV, i + 7, i + stride - 1))
-  redis.call('SET', ARGV[8] .. id, ARGV[i + 5])
+    'queue_timeout_ms', ARGV[i + 3], 'deadline_ms', deadline, 'batch', KEYS[1])
+  redis.call('PERSIST', job)
+  redis.call('PERSIST', ARGV[8] .. id)
+  redis.call('ZADD', ARGV[9] .. ARGV[i + 1], score, id)
   limit_wait(KEYS[3], id, deadline, ARGV[i + 3])
-  redis.call('ZADD', ARGV[9] .. model, score, id)
-  redis.call('RPUSH', KEYS[2], ARGV[i + 6])
-  lines[model] = (lines[model] or 0) + 1
 end
 for model, count in pairs(lines) do wake(ARGV[10] .. model, count) end
 
-redis.call('HSET', KEYS[1], 'id', ARGV[1], 'owner', ARGV[4], 'created_ms', now, 'lines', KEYS[2],
-  'total', (#ARGV - 11) / stride, 'completed', 0, 'failed', 0)
+redis.call('PERSIST', KEYS[2])
+redis.call('HSET', KEYS[1], 'id', ARGV[1], 'owner', ARGV[4], 'created_ms', now, 'lines', KEYS[2], 'total', total,
+  'completed', 0, 'failed', 0)
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'webhook_url', ARGV[5]) end
 if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[4], 'id', ARGV[1], 'fingerprint', ARGV[3])
