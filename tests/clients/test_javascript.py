@@ -53,3 +53,10 @@ def run_case(script: str, case: str, system: Stack, **more: str) -> None:
 @pytest.mark.parametrize(("script", "case"), cases("*.test.mjs"))
 def test_javascript(system: Stack, script: str, case: str) -> None:
     run_case(script, case, system)
+
+
+@pytest.mark.parametrize(("script", "case"), cases("killed-pod.mjs"))
+def test_javascript_when_a_pod_is_killed(system: Stack, script: str, case: str) -> None:
+    doomed = system.api()
+    run_case(script, case, system, DOOMED_URL=f"{doomed.url}/v1", DOOMED_PID=str(doomed.pid))
+    assert not doomed.alive

@@ -1,6 +1,7 @@
-"""LangChain's ChatOpenAI, with nothing changed but its base URL."""
+"""LangChain's ChatOpenAI, with nothing changed but its base URL. It can use either of OpenAI's APIs."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any, Literal
 
 import httpx
@@ -32,6 +33,11 @@ async def llm(system: Stack) -> AsyncIterator[Llm]:
             yield lambda **options: ChatOpenAI(**{**usual, **options})
 
 
+@pytest.fixture(params=[False, True], ids=["chat", "responses"])
+def either(llm: Llm, request: pytest.FixtureRequest) -> Llm:
+    return partial(llm, use_responses_api=request.param)
+
+
 def joined(chunks: Iterable[Any]) -> AIMessageChunk:
     first, *rest = chunks
     assert rest, "it came in pieces"
@@ -48,21 +54,20 @@ def test_invoke(llm: Llm) -> None:
     assert answer.usage_metadata["output_tokens"] == 20
 
 
-def test_stream(llm: Llm) -> None:
-    answer = joined(llm(max_tokens=50, stream_usage=True).stream("hello"))
-    assert answer.content == answer_to(chat("hello", 50))
-    assert answer.response_metadata["finish_reason"] == "length"
+def test_stream(either: Llm) -> None:
+    answer = joined(either(max_tokens=50, stream_usage=True).stream("hello"))
+    assert answer.text == answer_to(chat("hello", 50))
     assert answer.usage_metadata
     assert answer.usage_metadata["output_tokens"] == 50
 
 
-async def test_async_invoke_stream_and_batch(llm: Llm) -> None:
-    model = llm(max_tokens=30)
-    assert (await model.ainvoke("one")).content == answer_to(chat("one", 30))
-    assert joined([chunk async for chunk in model.astream("two")]).content == answer_to(chat("two", 30))
+async def test_async_invoke_stream_and_batch(either: Llm) -> None:
+    model = either(max_tokens=30)
+    assert (await model.ainvoke("one")).text == answer_to(chat("one", 30))
+    assert joined([chunk async for chunk in model.astream("two")]).text == answer_to(chat("two", 30))
     prompts: list[Any] = [f"prompt {i}" for i in range(8)]
     answers = await model.abatch(prompts)
-    assert [answer.content for answer in answers] == [answer_to(chat(prompt, 30)) for prompt in prompts]
+    assert [answer.text for answer in answers] == [answer_to(chat(prompt, 30)) for prompt in prompts]
 
 
 def test_batch_and_several_choices(llm: Llm) -> None:
@@ -92,20 +97,19 @@ def restaurants(city: str, days: int) -> str:
     return city
 
 
-def test_a_tool_call_and_its_answer(llm: Llm) -> None:
-    model = llm(model="echo").bind_tools([forecast])
+def test_a_tool_call_and_its_answer(either: Llm) -> None:
+    model = either(model="echo").bind_tools([forecast])
     question = HumanMessage(PARIS)
     called = model.invoke([question])
     (call,) = called.tool_calls
     assert (call["name"], call["args"]) == ("forecast", {"city": "Paris", "days": 3})
-    assert called.response_metadata["finish_reason"] == "tool_calls"
     answer = forecast.invoke(call)
     assert isinstance(answer, ToolMessage)
-    assert model.invoke([question, called, answer]).content == "3 days of rain in Paris"
+    assert model.invoke([question, called, answer]).text == "3 days of rain in Paris"
 
 
-def test_streamed_tool_calls_are_whole(llm: Llm) -> None:
-    answer = joined(llm(model="echo").bind_tools([forecast, restaurants]).stream(PARIS))
+def test_streamed_tool_calls_are_whole(either: Llm) -> None:
+    answer = joined(either(model="echo").bind_tools([forecast, restaurants]).stream(PARIS))
     assert not answer.invalid_tool_calls
     calls = [(call["id"], call["name"], call["args"]) for call in answer.tool_calls]
     arguments = {"city": "Paris", "days": 3}
@@ -118,9 +122,18 @@ class Trip(BaseModel):
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
-def test_structured_output(llm: Llm, method: Literal["json_schema", "function_calling", "json_mode"]) -> None:
-    model = llm(model="echo").with_structured_output(Trip, method=method)
+def test_structured_output(either: Llm, method: Literal["json_schema", "function_calling", "json_mode"]) -> None:
+    model = either(model="echo").with_structured_output(Trip, method=method)
     assert model.invoke(PARIS) == Trip(city="Paris", days=3)
+
+
+def test_responses_continue_each_other(llm: Llm) -> None:
+    model = llm(model="echo", use_responses_api=True, use_previous_response_id=True)
+    first = model.invoke("one")
+    second = model.invoke([HumanMessage("one"), first, HumanMessage("two")])
+    assert second.text == "two"
+    assert second.usage_metadata
+    assert second.usage_metadata["input_tokens"] == 3, "the upstream counts messages: all three were there"
 
 
 def test_errors_are_openais(llm: Llm) -> None:

@@ -1,13 +1,13 @@
 """An OpenAI-compatible server for the `openai` engine that says what it is told, for what the simulated engine cannot.
 
-It calls every tool that a request offers, all at once, with the last message as the arguments. Without tools, and
-after a tool's answer, it says the last message up to the first stop sequence. Either way a few characters at a time.
+It calls every tool that a request offers, one after another, with the last message as the arguments. Without tools, and
+after a tool's answer, it says the last message up to the first stop sequence. Asked for reasoning effort, it first
+thinks of that. All of it comes a few characters at a time.
 """
 
 import json
 import sys
 from collections.abc import Iterator
-from itertools import chain, zip_longest
 from typing import Any
 
 import uvicorn
@@ -35,7 +35,8 @@ def frames(body: dict[str, Any]) -> Iterator[str]:
     last = body["messages"][-1]
     calls = body.get("tools") and last["role"] != "tool"
     says = tool_calls(body["tools"], last["content"]) if calls else said(last["content"], body.get("stop") or [])
-    deltas = [{"role": "assistant", "content": ""}, *says]
+    thinks = ({"reasoning": piece} for piece in pieces(body.get("reasoning_effort") or ""))
+    deltas = [{"role": "assistant", "content": ""}, *thinks, *says]
     for delta in deltas:
         yield frame([{"index": 0, "delta": delta}])
     yield frame([{"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}])
@@ -55,12 +56,13 @@ def said(text: str, stop: str | list[str]) -> Iterator[dict[str, Any]]:
 
 
 def tool_calls(tools: list[dict[str, Any]], arguments: str) -> Iterator[dict[str, Any]]:
-    """The calls' pieces take turns; id and name come with the first."""
-    for call in chain(*zip_longest(*(one_call(i, tool, arguments) for i, tool in enumerate(tools)))):
-        yield {"tool_calls": [call]}
+    for i, tool in enumerate(tools):
+        for piece in one_call(i, tool, arguments):
+            yield {"tool_calls": [piece]}
 
 
 def one_call(index: int, tool: dict[str, Any], arguments: str) -> Iterator[dict[str, Any]]:
+    """Id and name come with the first piece, and only there."""
     function = {"name": tool["function"]["name"], "arguments": ""}
     yield {"index": index, "id": f"call_{index}", "type": "function", "function": function}
     for piece in pieces(arguments):

@@ -35,3 +35,16 @@ export async function collect(stream) {
   for await (const item of stream) items.push(item);
   return items;
 }
+
+/** The text of a response's events. */
+export function spoken(events) {
+  return events.map((event) => (event.type === "response.output_text.delta" ? event.delta : "")).join("");
+}
+
+/** Fails when the sequence numbers of a response's events are not `from`, `from` + 1, and so on. */
+export function contiguous(events, from) {
+  assert.deepEqual(
+    events.map((event) => event.sequence_number),
+    events.map((_, i) => from + i),
+  );
+}
