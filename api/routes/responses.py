@@ -47,7 +47,7 @@ async def create(request: Request) -> Response:
     if body.stream:
         # At once, without waiting for the first token: the response exists, and its stream can be resumed.
         return await _stream(pod, record)
-    return JSONResponse(_object(record), headers={"X-Job-Id": record.id})
+    return JSONResponse(_object(record), headers={"X-Job-Id": record.id, **window(pod)})
 
 
 @router.get("/{response_id}")

@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from common.eventlog import EventLog
 from common.fleet import Fleet
 from common.keys import Keys
+from tests.responses.support import check_sequence, sdk, text_of
 from tests.support.client import Client, Heard
 from tests.support.processes import RedisServer, Stack
 from tests.support.wait import until
@@ -156,6 +157,27 @@ async def test_tools_are_accepted_and_a_named_one_is_called(openai: AsyncOpenAI)
     assert calls[0].type == "function"
     assert calls[0].function.name == "weather"
     jsonschema.validate(json.loads(calls[0].function.arguments), parameters)
+
+
+async def test_responses(openai: AsyncOpenAI, real: Stack) -> None:
+    """Streamed in the background, again from the other pod, gone on with; and a format that vLLM keeps to."""
+    asked: dict[str, Any] = {"model": MODEL, "max_output_tokens": 40, "temperature": 0}
+    question = QUESTION[0]["content"]
+    stream = await openai.responses.create(**asked, input=question, background=True, stream=True)
+    said = [event.to_dict(mode="json") async for event in stream]
+    check_sequence(said)
+    first = said[-1]["response"]
+    assert first["usage"]["output_tokens"] > 0
+    async with sdk(real.apis[1].url) as there:
+        replay = await there.responses.retrieve(first["id"], stream=True, starting_after=4)
+        assert [event.to_dict(mode="json") async for event in replay] == said[5:]
+    chat = await openai.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, temperature=0)
+    assert text_of(said) == chat.choices[0].message.content, "the same question as a chat"
+    schema = {"type": "object", "properties": {"large": {"type": "boolean"}}, "required": ["large"]}
+    closed = {**schema, "additionalProperties": False}
+    format: Any = {"format": {"type": "json_schema", "name": "city", "schema": closed, "strict": True}}
+    going_on = {**asked, "previous_response_id": first["id"], "input": "Is it large? Answer as JSON."}
+    jsonschema.validate(json.loads((await openai.responses.create(**going_on, text=format)).output_text), closed)
 
 
 async def test_logprobs(openai: AsyncOpenAI) -> None:
