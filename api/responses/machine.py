@@ -90,14 +90,15 @@ class ResponseMachine:
         return item
 
     def _finish(self, status: str, told: list[Event]) -> None:
+        """`status` is that of the newest item: only this one can have been cut."""
         for item in self._open:
-            told += item.finish(status)
+            told += item.finish(status if item is self._items[-1] else "completed")
         self._open = []
 
     def _end(self, event: Event, told: list[Event]) -> None:
         status = status_of(event)
         last = "completed" if status == "completed" else "incomplete"
-        output = [item.item(last if item in self._open else "completed") for item in self._items]
+        output = [item.item(last if item is self._items[-1] else "completed") for item in self._items]
         if status in _TERMINAL:
             self._finish(last, told)
         # OpenAI clears what a cancelled response has said.

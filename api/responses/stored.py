@@ -2,10 +2,10 @@
 
 import msgpack
 
+from api.owned import settled
 from api.pod import Pod
 from api.responses.items import Message, messages_of
 from api.responses.machine import whole
-from api.routes.jobs import settled
 from common.connections import translated
 from common.errors import BadRequest, NotFound
 from common.records import JobRecord

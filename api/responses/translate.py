@@ -65,11 +65,9 @@ def kept(body: ResponseBody, items: list[Item]) -> dict[str, Any]:
     return {"echo": echo, "input": items, "stream": body.stream, "store": body.store}
 
 
-def in_our_names(error: TailraceError) -> TailraceError:
-    """An error about the chat body, naming the parameter of the response's body."""
-    if error.param in CHAT_NAMES:
-        error.param = CHAT_NAMES[error.param]
-    return error
+def rename(error: TailraceError) -> None:
+    """Let an error about the chat body name the parameter of the response's body."""
+    error.param = CHAT_NAMES.get(error.param or "", error.param)
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:

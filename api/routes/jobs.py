@@ -1,6 +1,5 @@
 """`/v1/jobs`: submit now, attach later, from anywhere, any number of times."""
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -8,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from api.attachment import Attachment
 from api.bodies import read_json
+from api.owned import forget, owned_job, settled
 from api.pod import Pod
 from api.presence import cancel
 from api.sse import JobStream, parse_cursor
@@ -23,9 +23,6 @@ from common.events import END, START, EventId
 from common.records import JobRecord
 
 router = APIRouter(prefix="/v1/jobs")
-
-SETTLE_SECONDS = 0.5
-"""How long a job whose log has ended is waited for to have a terminal record."""
 
 
 @router.post("")
@@ -120,39 +117,6 @@ async def _bring_to(pod: Pod, view: ResponsesView, record: JobRecord, cursor: Ev
                     view.frames(event)
     except Gap as gap:
         raise Conflict("Events before the cursor are no longer in the stream.", code="stream_trimmed") from gap
-
-
-async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
-    """The job, if it is `owner`'s. Raises NotFound: whether somebody else's job exists is nobody's business."""
-    with translated():
-        record = await pod.jobs.get(job_id)
-    if record is None or record.deleted or record.owner != owner:
-        raise job_not_found(job_id)
-    return record
-
-
-async def forget(pod: Pod, record: JobRecord) -> None:
-    """Cancel the job if it still waits or runs, and delete what there is of it."""
-    with translated():
-        found = await cancel(pod.jobs, pod.ender, record.id, "deleted", forget=True)
-        if found in ("completed", "incomplete", "failed", "cancelled"):
-            await pod.jobs.delete(record.id)
-            await pod.eventlog.delete(record.id)
-
-
-async def settled(pod: Pod, record: JobRecord) -> JobRecord:
-    """The record after the end, if the log has ended: who has just read the end must not be told that the job runs.
-
-    The worker writes the end first and the record a moment later; if it died in between, the record stays behind.
-    """
-    deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
-    while record.state == "running" and asyncio.get_running_loop().time() < deadline:
-        last = await pod.eventlog.last(record.id)
-        if last is None or last["type"] != END:
-            break
-        await asyncio.sleep(SETTLE_SECONDS / 50)
-        record = await pod.jobs.get(record.id) or record
-    return record
 
 
 async def job_json(pod: Pod, record: JobRecord) -> dict[str, Any]:

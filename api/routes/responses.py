@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from api.answers import CLIENT_CLOSED_REQUEST, answer_whole, wait_for_first_token
 from api.attachment import Attachment
 from api.bodies import read_json
+from api.owned import forget
 from api.pod import Pod
 from api.presence import cancel
 from api.responses.body import ResponseBody, parse_response_body
@@ -18,8 +19,7 @@ from api.responses.machine import whole
 from api.responses.objects import STATUS, unfinished
 from api.responses.stored import check_length, conversation_until, stored_response
 from api.responses.stream import ResponseStream, no_longer_streamed, window
-from api.responses.translate import chat_body, in_our_names, kept
-from api.routes.jobs import forget
+from api.responses.translate import chat_body, kept, rename
 from api.submit import submit
 from api.waiting import ClientGone
 from common.connections import translated
@@ -43,7 +43,8 @@ async def create(request: Request) -> Response:
         if not body.background:
             return await _answer(request, pod, body, record)
     except TailraceError as error:
-        raise in_our_names(error) from error
+        rename(error)
+        raise
     if body.stream:
         # At once, without waiting for the first token: the response exists, and its stream can be resumed.
         return await _stream(pod, record)
@@ -181,11 +182,12 @@ async def _check_streamable(pod: Pod, record: JobRecord) -> None:
 async def _ended(pod: Pod, record: JobRecord) -> JobRecord:
     """The record once it is terminal, or as it is when that takes too long: the cancel stays, and will be heard."""
     deadline = asyncio.get_running_loop().time() + CANCEL_SECONDS
-    while (now := await pod.jobs.get(record.id)) and not now.terminal:
-        if asyncio.get_running_loop().time() > deadline:
+    while asyncio.get_running_loop().time() < deadline:
+        [(state, _)] = await pod.jobs.states([record.id])
+        if state not in ("queued", "running"):
             break
         await asyncio.sleep(_POLL_SECONDS)
-    return now or record
+    return await pod.jobs.get(record.id) or record
 
 
 def _object(record: JobRecord) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 
+from api.owned import forget, settled
 from api.pod import Pod
-from api.routes.jobs import forget, settled
 from api.views import whole
 from common.connections import translated
 from common.errors import NotFound

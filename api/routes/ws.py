@@ -11,9 +11,9 @@ from starlette.websockets import WebSocketState
 
 from api.attachment import Attachment
 from api.bodies import parse_json
+from api.owned import owned_job
 from api.pod import Pod
 from api.presence import cancel
-from api.routes.jobs import owned_job
 from api.sse import parse_cursor
 from api.steer import steer
 from api.submit import submit

@@ -220,6 +220,16 @@ async def test_after_the_window_the_result_still_comes(client: Client, redis: Re
     assert whole["output"][0]["content"][0]["text"] == answer_to_input("window", 20)
 
 
+async def test_a_log_with_a_hole_is_an_error(client: Client, redis: Redis, stack: Stack) -> None:
+    """deer-flow#4413: what is missing is never skipped, and the error takes no number."""
+    said = await read(client, "POST", "/v1/responses", json=asked("hole", 50, background=True, stream=True))
+    response_id = said[0]["response"]["id"]
+    await redis.xtrim(Keys(stack.namespace).stream(response_id), maxlen=10, approximate=False)
+    params = {"stream": True, "starting_after": 8}
+    [error] = await read(client, "GET", f"/v1/responses/{response_id}", params=params)
+    assert (error["type"], error["code"], error["sequence_number"]) == ("error", "stream_trimmed", 8)
+
+
 async def test_delete(openai: AsyncOpenAI, client: Client) -> None:
     done = await openai.responses.create(**asked())
     answer = await client.delete(f"/v1/responses/{done.id}")

@@ -108,6 +108,9 @@ def test_ends() -> None:
     cut = check_sequence(told([*begun, events.end("incomplete", finish_reason="length")]))[-1]["response"]
     assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert cut["output"][0]["status"] == "incomplete"
+    calls = events.delta(tool_calls=[call(0, "{}", "f"), call(1, "{", "g")])
+    cut = check_sequence(told([calls, events.end("incomplete", finish_reason="length")]))[-1]["response"]
+    assert [item["status"] for item in cut["output"]] == ["completed", "incomplete"]
     filtered = check_sequence(told([*begun, completed(finish_reason="content_filter")]))[-1]["response"]
     assert filtered["incomplete_details"] == {"reason": "content_filter"}
     error = Unavailable("Lost.", code="worker_lost").to_event()
