@@ -95,6 +95,15 @@ async def test_a_prompt_that_is_too_long(
     assert (refusal.param, refusal.status, refusal.code) == (param, 400, "context_length_exceeded")
 
 
+def test_tools_without_a_parser() -> None:
+    """The words of an engine that was started without one."""
+    from workers.engines.vllm.errors import to_blame
+
+    words = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    assert to_blame(None, words, chat("Hello!", tools=[TOOL])) == "tools"
+    assert to_blame(None, words, chat("Hello!", tools=[TOOL], tool_choice="auto")) == "tool_choice"
+
+
 async def test_another_model(run: Run, engine: VllmEngine) -> None:
     refusal = await refused(run, engine, "chat", {"model": "another"})
     assert (refusal.status, refusal.code) == (404, "model_not_found")

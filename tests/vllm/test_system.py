@@ -7,17 +7,20 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import psutil
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import AsyncOpenAI, BadRequestError, pydantic_function_tool
+from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel
 from redis.asyncio import Redis
 
 from common.eventlog import EventLog
 from common.fleet import Fleet
 from common.keys import Keys
+from tests.openai.strict import check
 from tests.responses.support import check_sequence, sdk, text_of
 from tests.support.client import Client, Heard
 from tests.support.processes import RedisServer, Stack
@@ -178,6 +181,28 @@ async def test_responses(openai: AsyncOpenAI, real: Stack) -> None:
     format: Any = {"format": {"type": "json_schema", "name": "city", "schema": closed, "strict": True}}
     going_on = {**asked, "previous_response_id": first["id"], "input": "Is it large? Answer as JSON."}
     jsonschema.validate(json.loads((await openai.responses.create(**going_on, text=format)).output_text), closed)
+
+
+async def test_a_streamed_tool_call_is_complete_for_the_sdks_stream_helper(openai: AsyncOpenAI) -> None:
+    class Weather(BaseModel):
+        """The weather in a city."""
+
+        city: Literal["Paris", "Rome"]
+
+    tool = pydantic_function_tool(Weather, name="weather")
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "tools": [tool], "max_tokens": 60, "temperature": 0}
+    done = []
+    forced: Any = {"type": "function", "function": {"name": "weather"}}
+    async with openai.chat.completions.stream(**asked, tool_choice=forced) as stream:
+        async for event in stream:
+            if event.type == "chunk":
+                check(ChatCompletionChunk, event.chunk)
+            elif event.type == "tool_calls.function.arguments.done":
+                done.append(event.parsed_arguments)
+        message = (await stream.get_final_completion()).choices[0].message
+    assert len(done) == 1
+    assert isinstance(done[0], Weather)
+    assert [call.function.parsed_arguments for call in message.tool_calls or ()] == done
 
 
 async def test_logprobs(openai: AsyncOpenAI) -> None:

@@ -39,6 +39,8 @@ def to_blame(param: str | None, message: str, body: dict[str, Any]) -> str | Non
     found = [(place.start(), name) for name, place in named.items() if place and name not in ("model", "user")]
     if found:
         return min(found)[1]
+    if "tool choice" in message and body.get("tools"):
+        return "tools"  # given without a choice, which is then "auto"
     about_prompt = param is not None or _ABOUT_THE_PROMPT.search(message)
     return ("messages" if "messages" in body else "prompt") if about_prompt else None
 
