@@ -260,6 +260,17 @@ async def test_a_deleted_job_is_forgotten_when_it_ends(store: JobStore) -> None:
     assert await store.get(job_id) is None
 
 
+async def test_the_end_of_a_deleted_job_leaves_its_idempotency_key_to_the_next(store: JobStore) -> None:
+    first = await store.submit(request(), idempotency_key="k", fingerprint="f")
+    await store.claim(MODEL, "w", 1)
+    await store.cancel(first.id, "deleted", "pod", forget=True)
+    second = await store.submit(request(), idempotency_key="k", fingerprint="f")
+    assert second.created, "the key is free from the delete on"
+    assert await finish(store, first.id, "w", 1, "cancelled")
+    repeat = await store.submit(request(), idempotency_key="k", fingerprint="f")
+    assert (repeat.created, repeat.id) == (False, second.id)
+
+
 async def test_nothing_is_left_of_any_ended_job(settings: Settings, control: Redis, redis: Redis) -> None:
     """scale-agentex-python#339: after every kind of end and the time to live, not one key."""
     short = settings.model_copy(update={"result_ttl_seconds": 0.05, "lease_seconds": 0.001, "max_attempts": 1})

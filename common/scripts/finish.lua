@@ -41,7 +41,8 @@ redis.call('ZREM', KEYS[5], ARGV[1])
 redis.call('DEL', KEYS[3], KEYS[4], KEYS[6])
 if deleted then
   redis.call('DEL', KEYS[1])
-  if idem then redis.call('DEL', idem) end
+  -- Free since the delete, so it may be the key of a later job by now.
+  if idem and redis.call('HGET', idem, 'id') == ARGV[1] then redis.call('DEL', idem) end
 else
   redis.call('HSET', KEYS[1], 'state', ARGV[4], 'finished_ms', now)
   for i = 8, #ARGV, 2 do
