@@ -15,6 +15,7 @@ from openai import OpenAI
 from openai.types.webhooks import ResponseCompletedWebhookEvent
 from redis.asyncio import Redis
 
+from api.webhooks import SENDS_AT_ONCE
 from api.webhooks.addresses import AddressPolicy, AddressRefused, GuardedBackend
 from api.webhooks.outbox import Delivery, Outbox
 from api.webhooks.sender import Sender, payload, place
@@ -22,6 +23,9 @@ from api.webhooks.signing import Signer
 from common.jobs import JobStore
 from common.records import JobRequest, Options, new_job_id
 from common.settings import Settings
+from common.tasks import cancel_all
+from tests.support.receiver import HANG, Receiver
+from tests.support.wait import until
 
 MODEL = "m"
 URL = "https://receiver.example/hook"
@@ -30,7 +34,8 @@ SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 REFUSED = """0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 127.255.255.254 169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.1
     192.0.0.8 192.0.2.1 192.88.99.1 192.168.1.1 198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1
     255.255.255.255 :: ::1 ::7f00:1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::7f00:1 64:ff9b::a00:1 64:ff9b:1::1 100::1
-    2001::1 2001:db8::1 2002:7f00:1:: 2002:a00:1:: fc00::1 fd12:3456::1 fe80::1 fe80::1%1 fec0::1 ff02::1 ff0e::1"""
+    2001::1 2001:db8::1 2002:7f00:1:: 2002:a00:1:: fc00::1 fd12:3456::1 fe80::1 fe80::1%1 fec0::1 ff02::1 ff0e::1
+    168.63.129.16"""
 PERMITTED = "1.1.1.1 8.8.8.8 172.15.0.1 172.32.0.1 192.167.0.1 2606:4700::1111 2a00::1 ::ffff:8.8.8.8 64:ff9b::808:808"
 
 
@@ -130,6 +135,17 @@ async def test_a_name_that_does_not_resolve_is_an_outcome_and_no_crash() -> None
         outcome = await sender.send(Delivery("job-1", 1, f"http://{host}/", "completed", 0))
         assert outcome.problem
         assert not outcome.final
+    await sender.close()
+
+
+async def test_receivers_that_hang_do_not_hold_up_the_others() -> None:
+    sender = Sender(Signer(SECRET), AddressPolicy("127.0.0.0/8"), 60)
+    async with Receiver(iter([HANG] * SENDS_AT_ONCE)) as receiver:
+        deliveries = [Delivery(f"job-{n}", 1, receiver.url, "completed", 0) for n in range(SENDS_AT_ONCE + 1)]
+        hanging = [asyncio.create_task(sender.send(delivery)) for delivery in deliveries[:-1]]
+        await until(lambda: len(receiver.received) == SENDS_AT_ONCE, "all that hang are being sent")
+        assert (await sender.send(deliveries[-1])).problem is None
+        await cancel_all(hanging)
     await sender.close()
 
 

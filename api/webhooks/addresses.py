@@ -22,9 +22,11 @@ PARAM = "tailrace.webhook_url"
 
 _UNICAST_V6 = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Protocol assignments and relays that `is_global` lets through, though no receiver is there.
+# Let through by `is_global`, though no receiver is there: protocol assignments, relays, and what every machine of Azure
+# reaches its host's agent by.
 _NOT_FOR_HOSTS = [
-    ipaddress.ip_network(block) for block in ("192.0.0.0/24", "192.88.99.0/24", "192.175.48.0/24", "2002::/16")
+    ipaddress.ip_network(block)
+    for block in ("192.0.0.0/24", "192.88.99.0/24", "192.175.48.0/24", "2002::/16", "168.63.129.16/32")
 ]
 
 

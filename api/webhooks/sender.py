@@ -35,6 +35,8 @@ class Sender:
         self._timeout = timeout_seconds
         self._connections = httpcore.AsyncConnectionPool(
             ssl_context=httpx.create_ssl_context(),
+            # Whoever calls bounds them. httpcore's own bound of 10 would let a few receivers that hang fail all others.
+            max_connections=None,
             max_keepalive_connections=0,
             network_backend=GuardedBackend(policy),
         )
