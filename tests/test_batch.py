@@ -129,12 +129,15 @@ async def test_an_empty_batch_and_an_unknown_one(client: Client) -> None:
 
 
 async def test_limits(make_stack: MakeStack, redis: Redis) -> None:
-    stack = make_stack(max_queue_depth=10, batch_max_bytes=4096)
+    stack = make_stack(max_queue_depth=10, max_body_bytes=2048, batch_max_bytes=4096)
     async with Client(stack.api().url) as client:
         stack.worker(sim_slots=1, sim_ttft_ms=60_000)
         busy = await client.submit(chat())
         assert (await client.post(BATCH, content=jsonl([line(f"{n}") for n in range(6)]))).status_code == 413
-        assert (await client.post(BATCH, content=jsonl([line("a", chat("x" * 5000))]))).status_code == 413
+        for size, limit in ((5000, 4096), (3000, 2048)):
+            response = await client.post(BATCH, content=jsonl([line("a", chat("x" * size))]))
+            assert response.status_code == 413
+            assert f"larger than {limit} bytes" in response.json()["error"]["message"]
         batch_id = await submitted(client, [line(f"{n}") for n in range(4)])
         response = await client.post(BATCH, content=jsonl([line("a"), line("b")]))
         assert response.status_code == 429, "only one more fits into the half of the queue that batches may fill"

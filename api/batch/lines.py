@@ -47,7 +47,8 @@ class Reading:
 
     async def read(self, request: Request) -> None:
         """Raises BadRequest or NotFound naming the line and the parameter, TooLarge beyond the settings' limits."""
-        async for data in _lines(request, self.pod.settings.batch_max_bytes):
+        settings = self.pod.settings
+        async for data in _lines(request, settings.batch_max_bytes, settings.max_body_bytes):
             self._number += 1
             self.digest.update(data + b"\n")
             if not data.strip():
@@ -98,14 +99,17 @@ def reading(pod: Pod, owner: str, request: Request) -> Reading:
     return Reading(pod, owner, headers, pod.batches.draft(owner))
 
 
-async def _lines(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Lines without their ends. Raises TooLarge before more than `limit` bytes were read."""
+async def _lines(request: Request, limit: int, line_limit: int) -> AsyncIterator[bytes]:
+    """Lines without their ends. Raises TooLarge when there are more than `limit` bytes, or `line_limit` in one line."""
     rest, size = b"", 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
             raise TooLarge(f"The batch is larger than {limit} bytes.")
         *whole, rest = (rest + chunk).split(b"\n")
+        # Checked while it grows: each chunk copies the line so far, and a line is held in memory.
+        if max(map(len, (rest, *whole))) > line_limit:
+            raise TooLarge(f"A line of the batch is larger than {line_limit} bytes.")
         for line in whole:
             yield line
         # Thousands of lines take a while to check; what this pod streams meanwhile must not wait for all of them.
