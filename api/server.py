@@ -53,7 +53,7 @@ class PodServer(uvicorn.Server):
         if self._pod.open_streams:
             log.info("pod %s: sends %d readers away", self._pod.id, self._pod.open_streams)
         self._pod.send_readers_away()
-        # Not before the streams have said goodbye: sse-starlette cuts them once uvicorn is told to exit.
+        # Not before the streams have said goodbye: once told to exit, uvicorn gives them a while and cuts them.
         await self._streams_closed(CLOSE_SECONDS)
         self.should_exit = True
 

@@ -1,7 +1,7 @@
 """The event log of a job: one Redis stream, `<attempt>-<seq>` ids, one msgpack field.
 
 Everything here is on the stream plane. The hot paths (a worker's flush, a pod's multiplexed XREAD) have their
-own modules, workers/writer.py and api/hub.py; this one has what everybody needs now and then.
+own modules, workers/writer.py and api/hub; this one has what everybody needs now and then.
 """
 
 from typing import Any
