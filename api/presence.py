@@ -31,6 +31,8 @@ class Presence:
         self._keys = keys
         self._ttl = ttl_seconds
         self._readers: Counter[str] = Counter()
+        self._new: set[str] = set()
+        self._announcing: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -40,10 +42,14 @@ class Presence:
             await self._refresh(list(self._readers))
 
     async def attach(self, record: JobRecord) -> None:
+        """A reader has come. Returns when Redis knows, so that the reader may leave another pod."""
         if record.options.on_disconnect == "cancel" and not record.terminal:
             self._readers[record.id] += 1
             if self._readers[record.id] == 1:
-                await self._refresh([record.id])
+                self._new.add(record.id)
+                if self._announcing is None or self._announcing.done():
+                    self._announcing = asyncio.create_task(self._announce(), name="announce readers")
+                await asyncio.shield(self._announcing)
 
     def detach(self, record: JobRecord, *, ended: bool, closing: bool) -> None:
         """A reader has left. `ended`: it saw the end. `closing`: this pod sent it away, so it will come back elsewhere.
@@ -56,6 +62,7 @@ class Presence:
         if self._readers[record.id] > 0:
             return
         del self._readers[record.id]
+        self._new.discard(record.id)
         if closing:
             return  # the entry lapses by itself, which is the time that the reader has to come back
         # Without the record: it holds the whole request, and a grace may be long.
@@ -89,6 +96,12 @@ class Presence:
             log.warning("job %s: reader left, but Redis is away: %s", job_id, error)
         except Exception:
             log.exception("job %s: reader left, and its job could not be cancelled", job_id)
+
+    async def _announce(self) -> None:
+        """One script for all that come while another is under way: hundreds may come at once."""
+        while self._new:
+            new, self._new = self._new, set()
+            await self._refresh(list(new))
 
     async def _refresh(self, job_ids: list[str]) -> None:
         if not job_ids:

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from api.bodies import Body, generation_body, job_kind, parse_body, prompt_chars
 from api.pod import Pod
 from common.connections import translated
-from common.errors import BadRequest, NotFound
+from common.errors import BadRequest
 from common.records import JobRecord, JobRequest, Kind, OnDisconnect, new_job_id
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,7 @@ async def submit(
         submitted = await pod.jobs.submit(
             request, idempotency_key=key, fingerprint=_fingerprint(kind, raw, response) if key else ""
         )
-        record = await pod.jobs.get(submitted.id)
-    if record is None:
-        raise NotFound("The job was deleted while it was being submitted.", code="job_not_found")
+    record = submitted.record
     if submitted.created:
         pod.metrics.submitted.labels(surface).inc()
         log.info("job %s: accepted for model %s from %s over %s", record.id, body.model, owner, surface)

@@ -13,7 +13,7 @@ import msgpack
 from common import scripts
 from common.connections import Client
 from common.errors import Conflict, NotFound, TooManyRequests, Unavailable
-from common.jobs import Submitted, arq_payload
+from common.jobs import arq_payload
 from common.keys import ARQ_JOB_PREFIX, Keys
 from common.records import JobRecord, JobRequest, parse_record, request_fields
 from common.settings import Settings
@@ -23,6 +23,14 @@ DEADLINE_SECONDS = 86_400.0
 STAGED_SECONDS = 3600
 """How long the upload of a batch may take."""
 LINES_PER_WRITE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedBatch:
+    """`created` is False when an idempotency key named an earlier batch."""
+
+    id: str
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ class BatchStore:
 
     async def submit(
         self, draft: Draft, *, webhook_url: str | None = None, idempotency_key: str | None = None, fingerprint: str = ""
-    ) -> Submitted:
+    ) -> SubmittedBatch:
         """Accept all lines of `draft`, or find the batch that `idempotency_key` already named.
 
         Raises TooManyRequests when the lines do not all fit into their queues, Conflict when the key was used for
@@ -159,7 +167,7 @@ class BatchStore:
         if verdict == b"mismatch":
             raise Conflict("This Idempotency-Key was used with a different batch.", code="idempotency_key_reused")
         batch_id = draft.id if verdict == b"accepted" else reply[1].decode()
-        return Submitted(batch_id, created=batch_id == draft.id)
+        return SubmittedBatch(batch_id, created=batch_id == draft.id)
 
     async def get(self, batch_id: str) -> Batch | None:
         raw = await self._client.hgetall(self._keys.batch(batch_id))  # type: ignore[misc]

@@ -24,10 +24,14 @@ SWEEP_LIMIT = 100
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """`id` is the job to attach to; `created` is False when an idempotency key named an earlier job."""
+    """`record` is the job to attach to; `created` is False when an idempotency key named an earlier job."""
 
-    id: str
+    record: JobRecord
     created: bool
+
+    @property
+    def id(self) -> str:
+        return self.record.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class JobStore:
             )
         if verdict == b"mismatch":
             raise Conflict("This Idempotency-Key was used with a different request.", code="idempotency_key_reused")
-        return Submitted(request.id if verdict == b"accepted" else reply[1].decode(), verdict == b"accepted")
+        raw = dict(zip(reply[2][::2], reply[2][1::2], strict=True))
+        return Submitted(parse_record(reply[1].decode(), raw), created=verdict == b"accepted")
 
     async def claim(self, model: str, worker: str, count: int) -> list[Claim]:
         """Up to `count` waiting jobs, in order, now leased to `worker`."""

@@ -164,7 +164,7 @@ class Settings(BaseSettings):
         description="In-process engines: silence of all running requests together after which the engine counts as hung; its jobs go elsewhere and the worker exits. 0: never.",
     )
     cancel_poll_ms: float = Field(
-        50.0, gt=0, description="How often the cancel keys of all running jobs are read, in one MGET."
+        25.0, gt=0, description="How often the cancel keys of all running jobs are read, in one MGET."
     )
     worker_metrics_host: str = Field("127.0.0.1", description="Address of a worker's Prometheus metrics.")
     worker_metrics_port: int = Field(0, ge=0, le=65535, description="Port of a worker's Prometheus metrics; 0: none.")

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.05
 LAST_BACKOFF_SECONDS = 1.0
+FLUSH_JOBS = 100
+"""Per flush: so that Redis and the pods work on the first part of an engine's step while the rest is packed."""
 RESERVED_SHARE = 16
 """One in so many entries of the budget is kept for the end and for takeovers' first entries."""
 
@@ -213,9 +215,11 @@ class StreamWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while batch := [job_log for job_log in self._dirty if job_log.due()]:
-                # Whoever has news adds itself again, so that this holds no job that is long over.
-                self._dirty = dict.fromkeys(batch)
+            while due := [job_log for job_log in self._dirty if job_log.due()]:
+                batch, rest = due[:FLUSH_JOBS], due[FLUSH_JOBS:]
+                # Those that wait longest come first. Whoever has news adds itself again, so that this holds no job
+                # that is long over.
+                self._dirty = dict.fromkeys(rest + batch)
                 outage = await self._flush(batch)
                 if outage is None:
                     backoff = FIRST_BACKOFF_SECONDS

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 1.0
 """A topic silent for this long has its job's record looked at."""
-PAUSE_SECONDS_PER_STREAM = 5e-6
+PAUSE_SECONDS_PER_STREAM = 10e-6
 MAX_PAUSE_SECONDS = 0.05
 
 
