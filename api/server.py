@@ -8,6 +8,7 @@ to end them (datasette#2890). So the signal is taken here: not ready, refuse new
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from contextlib import suppress
@@ -95,5 +96,12 @@ def serve(settings: Settings) -> None:
     socket_ = config.bind_socket()
     # A reader that has stopped reading leaves megabytes in the kernel's buffer; closing alone would wait for them.
     socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.send_timeout_seconds * 1000))
+    _allow_open_files()
     collect_rarely()
     PodServer(config, pod).run(sockets=[socket_])
+
+
+def _allow_open_files() -> None:
+    """As many as the system lets the process have: each reader is one, and the usual limit of 1024 is a shell's."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -5,6 +5,7 @@ from bench.scenarios.abandoned import ABANDONED
 from bench.scenarios.cancel import CANCEL, LEAVE_EARLY
 from bench.scenarios.first_token import FIRST_TOKEN
 from bench.scenarios.load import GROWTH, LOAD_30, LOAD_300, SCALING
+from bench.scenarios.memory import MEMORY
 from bench.scenarios.readers import ATTACHED_5000, FROZEN_READERS
 from bench.scenarios.surfaces import SURFACES
 from bench.scenarios.vllm import VLLM
@@ -19,6 +20,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     GROWTH,
     ATTACHED_5000,
     FROZEN_READERS,
+    MEMORY,
     SURFACES,
     SCALING,
     VLLM,
