@@ -33,9 +33,9 @@ class Sends:
         try:
             await send(message)
         except asyncio.CancelledError:
-            if task not in self._cut:
+            # More than our own cancel: somebody else wants the task to end.
+            if task not in self._cut or task.uncancel():
                 raise
-            task.uncancel()
             raise SendTimedOut from None
         finally:
             del self._since[task]

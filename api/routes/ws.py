@@ -14,6 +14,7 @@ from api.bodies import parse_json
 from api.owned import owned_job
 from api.pod import Pod
 from api.presence import cancel
+from api.sends import SendTimedOut
 from api.sse import parse_cursor
 from api.steer import steer
 from api.submit import submit
@@ -68,6 +69,8 @@ class Session:
                 await self._serve_one(await self._receive())
         except WebSocketDisconnect:
             pass
+        except SendTimedOut:
+            log.info("a WebSocket's client does not read, closed")
         finally:
             await cancel_all(list(self._following.values()))
             # Not left to the tasks: one that was cancelled before its first step never runs its cleanup.
