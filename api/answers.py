@@ -51,11 +51,11 @@ async def answer_whole(request: Request, attachment: Attachment) -> Aggregate:
 
 
 def _raise_early_failure(said: Said) -> None:
-    if not said:
+    if any(event["type"] == DELTA for _, event in said):
+        return
+    if not said or said[-1][1]["type"] != END:
         raise _shutting_down()
-    last = said[-1][1]
-    delivered = any(event["type"] == DELTA for _, event in said)
-    if last["type"] == END and not delivered and (error := last.get("error")):
+    if error := said[-1][1].get("error"):
         raise from_event(error)
 
 

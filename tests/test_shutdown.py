@@ -67,6 +67,24 @@ async def test_a_chat_that_was_sent_away_is_not_cancelled(make_stack: MakeStack)
         assert heard.text == answer_to(body)
 
 
+async def test_a_stream_that_has_not_begun_is_refused_so_that_the_client_tries_again(make_stack: MakeStack) -> None:
+    """A stream that ends without a token would look like an empty answer to OpenAI's SDKs."""
+    stack = make_stack(sim_ttft_ms=60_000, first_event_wait_seconds=60)
+    api = stack.api(drain_seconds=0)
+    stack.worker()
+    async with Client(api.url) as client:
+        asking = asyncio.create_task(client.post("/v1/chat/completions", json=chat("early", stream=True)))
+
+        async def started() -> bool:
+            return await client.metric("tailrace_events_sent_total") > 0
+
+        await until(started, "the pod has heard that a worker has it")
+        api.signal(signal.SIGTERM)
+        refused = await asking
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "shutting_down"
+
+
 async def test_an_idle_pod_and_an_idle_worker_stop_at_once(make_stack: MakeStack) -> None:
     stack = make_stack(drain_seconds=100)
     api, worker = stack.api(), stack.worker()
