@@ -1,5 +1,7 @@
 """The pod's Prometheus metrics."""
 
+import asyncio
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from api.hub import Hub
@@ -29,6 +31,8 @@ class Metrics:
         )
         topics = Gauge("tailrace_hub_streams", "Streams read from Redis", registry=self.registry)
         topics.set_function(lambda: hub.streams)
+        tasks = Gauge("tailrace_tasks", "asyncio tasks of the pod", registry=self.registry)
+        tasks.set_function(lambda: len(asyncio.all_tasks()))
         self._queue = Gauge("tailrace_queue_depth", "Jobs that wait", ["model"], registry=self.registry)
         self._running = Gauge("tailrace_running_jobs", "Jobs under a lease", ["model"], registry=self.registry)
         self._workers = Gauge("tailrace_workers", "Live workers", ["model"], registry=self.registry)

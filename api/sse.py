@@ -123,6 +123,7 @@ class JobStream(EventSourceResponse):
         else:
             if not self._attachment.ended and self._pod.closing:
                 await self._write(b"retry: %d\n\n" % RETRY_MS)
+        self._pod.keepalive.streams.discard(self)  # else a comment could come after the last chunk
         await self._write(b"", more=False)
 
     async def _write(self, chunk: bytes, *, more: bool = True) -> None:

@@ -323,6 +323,19 @@ async def test_silence_is_no_error(make_stack: MakeStack) -> None:
         assert (await client.read(await client.submit(body))).text == answer_to(body)
 
 
+async def test_silence_before_the_first_token_is_bridged(make_stack: MakeStack) -> None:
+    """litellm#37322: a load balancer cuts 60 s of silence. In SSE a comment is what every client skips."""
+    stack = make_stack(sim_ttft_ms=3000)
+    api = stack.api(keepalive_seconds=0.3, first_event_wait_seconds=0.1)
+    stack.worker()
+    async with Client(api.url) as client:
+        body = chat("patience", 3, stream=True)
+        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            raw = b"".join([chunk async for chunk in response.aiter_raw()])
+    assert raw.index(b": keepalive\n\n") < raw.index(b"data: ")
+    assert raw.endswith(b"data: [DONE]\n\n")
+
+
 async def test_no_record_is_terminal_before_its_log_has_ended(client: Client, redis: Redis, stack: Stack) -> None:
     """Invariant 7: the other order would leave readers of a crashed worker's job without an end."""
     keys = Keys(stack.namespace)
