@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
 
 from api.hub import Hub, HubClosing, Reader, StreamOver
 from api.hub.shard import ENTRIES_PER_READ
@@ -110,6 +111,30 @@ async def test_a_stream_joins_a_read_that_is_blocked(rig: Rig) -> None:
         rig.hub.close(reader)
     assert not waiting.done()
     await cancel_all([waiting])
+
+
+async def test_a_stream_joins_a_blocked_read_though_unblocking_it_fails_at_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.hub.shard.BLOCK_SECONDS", 600)
+    silent, other = await rig.job(), await rig.job()
+    rig.hub.open(silent, START)
+    unblock, failures = rig.redis.client_unblock, [ConnectionError("no connection available")]
+
+    async def client_unblock(client_id: int) -> Any:
+        if failures:
+            raise failures.pop()
+        return await unblock(client_id)
+
+    monkeypatch.setattr(rig.redis, "client_unblock", client_unblock)
+    await until(lambda: _blocked(rig.redis), "the read is blocked")
+    await rig.write(other, 1, 1)
+    assert await read_until(rig.hub.open(other, START), 1) == [1]
+    assert not failures
+
+
+async def _blocked(redis: Redis) -> bool:
+    return bool((await redis.info("clients"))["blocked_clients"])
 
 
 async def test_more_streams_than_one_shard_holds(rig: Rig) -> None:

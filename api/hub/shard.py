@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -127,10 +128,8 @@ class Shard:
         in Redis" and then does nothing, so it is repeated.
         """
         while self._head is None and self._reading and self._client_id is not None:
-            try:
+            with suppress(RedisError, OSError):  # if Redis is away, the read ends by itself
                 await self._commands.client_unblock(self._client_id)
-            except (RedisError, OSError):
-                return  # the read fails, too
             await asyncio.sleep(0.001)
 
 
