@@ -107,7 +107,9 @@ class JobStore:
         if verdict == b"mismatch":
             raise Conflict("This Idempotency-Key was used with a different request.", code="idempotency_key_reused")
         raw = dict(zip(reply[2][::2], reply[2][1::2], strict=True))
-        return Submitted(parse_record(reply[1].decode(), raw), created=verdict == b"accepted")
+        record = parse_record(reply[1].decode(), raw)
+        # Ours is also found, when the client has repeated the call because the first reply was lost.
+        return Submitted(record, created=record.id == request.id)
 
     async def claim(self, model: str, worker: str, count: int) -> list[Claim]:
         """Up to `count` waiting jobs, in order, now leased to `worker`."""
