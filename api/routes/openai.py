@@ -3,16 +3,14 @@
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from api.answers import CLIENT_CLOSED_REQUEST, answer_whole, wait_for_first_token
-from api.attachment import Attachment
+from api.answers import answer
 from api.bodies import read_json
 from api.pod import Pod
 from api.sse import JobStream
 from api.submit import Accepted, submit
 from api.views import View, make_view, whole
-from api.waiting import ClientGone
 from common.connections import translated
 from common.errors import NotFound
 from common.fleet import WorkerInfo
@@ -68,21 +66,13 @@ async def _complete(request: Request, kind: Literal["chat", "completion"]) -> Re
     owner = pod.keyring.owner(request)
     raw = await read_json(request, pod.settings.max_body_bytes)
     accepted = await submit(pod, kind, raw, owner, request.headers, on_disconnect="cancel")
-    attachment = Attachment(pod, accepted.record)
-    try:
-        await attachment.open()
-        if accepted.body.stream:
-            await wait_for_first_token(request, pod, attachment)
-            return JobStream(pod, attachment, _view(accepted))
-        answer = await answer_whole(request, attachment)
-    except ClientGone:
-        attachment.close()
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    except BaseException:
-        attachment.close()
-        raise
-    attachment.close()
-    return JSONResponse(whole(accepted.record, answer.result()), headers={"X-Job-Id": accepted.record.id})
+    return await answer(
+        request,
+        pod,
+        accepted.record,
+        streamed=(lambda attachment: JobStream(pod, attachment, _view(accepted))) if accepted.body.stream else None,
+        whole=lambda told: whole(accepted.record, told.result()),
+    )
 
 
 def _view(accepted: Accepted) -> View:

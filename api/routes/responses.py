@@ -6,22 +6,23 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from api.answers import CLIENT_CLOSED_REQUEST, answer_whole, wait_for_first_token
+from api.answers import answer
 from api.attachment import Attachment
 from api.bodies import read_json
 from api.owned import forget
+from api.pages import page
 from api.pod import Pod
 from api.presence import cancel
 from api.responses.body import ResponseBody, parse_response_body
+from api.responses.input import input_items
 from api.responses.items import messages_of, parse_items
-from api.responses.listing import input_items, page
 from api.responses.machine import whole
 from api.responses.objects import STATUS, unfinished
 from api.responses.stored import check_length, conversation_until, stored_response
 from api.responses.stream import ResponseStream, no_longer_streamed, window
 from api.responses.translate import chat_body, kept, rename
 from api.submit import submit
-from api.waiting import ClientGone
+from common.aggregate import Aggregate
 from common.connections import translated
 from common.errors import BadRequest, TailraceError
 from common.records import JobRecord
@@ -135,22 +136,13 @@ async def _submit(request: Request, pod: Pod, body: ResponseBody, owner: str) ->
 
 async def _answer(request: Request, pod: Pod, body: ResponseBody, record: JobRecord) -> Response:
     """The answer to a request that waits for it."""
-    attachment = Attachment(pod, record)
-    try:
-        await attachment.open()
-        if body.stream:
-            await wait_for_first_token(request, pod, attachment)
-            return ResponseStream(pod, attachment)
-        answer = await answer_whole(request, attachment)
-    except ClientGone:
-        attachment.close()
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    except BaseException:
-        attachment.close()
-        raise
-    attachment.close()
-    assert answer.end is not None
-    return JSONResponse(whole(record, answer.result(), answer.end), headers={"X-Job-Id": record.id})
+
+    def ended(told: Aggregate) -> dict[str, Any]:
+        assert told.end is not None
+        return whole(record, told.result(), told.end)
+
+    streamed = (lambda attachment: ResponseStream(pod, attachment)) if body.stream else None
+    return await answer(request, pod, record, streamed=streamed, whole=ended)
 
 
 async def _stream(pod: Pod, record: JobRecord, after: int = -1) -> Response:

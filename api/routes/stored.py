@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 
 from api.owned import forget, settled
+from api.pages import page
 from api.pod import Pod
 from api.views import whole
 from common.connections import translated
@@ -36,20 +37,7 @@ async def messages(
     """The messages of the request, `limit` of them after the one with id `after`."""
     record = await _stored(request, completion_id)
     said = [_message(record, index, message) for index, message in enumerate(record.body["messages"])]
-    if order == "desc":
-        said.reverse()
-    ids = [message["id"] for message in said]
-    if after is not None and after not in ids:
-        raise NotFound(f"No message with id {after!r}.", param="after")
-    first = ids.index(after) + 1 if after is not None else 0
-    page = said[first : first + limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": first + limit < len(said),
-    }
+    return page(said, limit, order, after)
 
 
 @router.delete("")
