@@ -188,7 +188,7 @@ class BatchStore:
         ]
 
     async def cancel(self, batch_id: str, reason: str) -> None:
-        """Nothing that waits starts any more; what runs stops. Raises NotFound, or Conflict when all has ended."""
+        """Nothing that waits starts any more; what runs stops. Raises NotFound, or Conflict for a completed one."""
         keys = self._keys
         found = await scripts.cancel_batch(
             self._client,
@@ -197,7 +197,7 @@ class BatchStore:
         )
         if found == b"missing":
             raise batch_not_found(batch_id)
-        if found == b"ended":
+        if found == b"completed":
             raise Conflict("The batch has already ended.", code="batch_already_ended")
 
 

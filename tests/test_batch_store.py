@@ -139,5 +139,10 @@ async def test_a_cancel_takes_all_that_has_not_ended(store: BatchStore, jobs: Jo
     batch = await store.get(draft.id)
     assert batch is not None
     assert (batch.status, batch.completed, batch.failed) == ("cancelled", 1, 4)
+    await store.cancel(draft.id, "a cancel whose client saw it before all had ended")
+    whole = await drafted(store, 1)
+    await store.submit(whole)
+    [claim] = await jobs.claim(MODEL, "w", 1)
+    await jobs.finish(claim.record.id, MODEL, "w", 1, "completed", [])
     with pytest.raises(Conflict):
-        await store.cancel(draft.id, "again")
+        await store.cancel(whole.id, "too late")

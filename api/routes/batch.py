@@ -66,14 +66,13 @@ async def read_results(request: Request, batch_id: str) -> Response:
 
 @router.post("/{batch_id}/cancel")
 async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
-    """Idempotent, until the batch has ended: then it is a 409."""
+    """Idempotent; a batch that was never cancelled and has ended is a 409."""
     pod: Pod = request.app.state.pod
     owner = pod.keyring.owner(request)
     batch = await owned_batch(pod, batch_id, owner)
-    if batch.status != "cancelled":
-        with translated():
-            await pod.batches.cancel(batch.id, "cancelled_by_client")
-        log.info("batch %s: cancelled by %s", batch.id, owner)
+    with translated():
+        await pod.batches.cancel(batch.id, "cancelled_by_client")
+    log.info("batch %s: cancelled by %s", batch.id, owner)
     return batch_json(await owned_batch(pod, batch_id, owner))
 
 

@@ -1,9 +1,10 @@
 -- Cancel every line of a batch that has not ended, in one step.
 -- KEYS: 1 batch  2 lines of the batch  3 deadlines
 -- ARGV: 1 reason  2 job key prefix  3 cancel key prefix
--- Reply: 'missing' | 'ended' | 'cancelling'
+-- Reply: 'missing' | 'completed' | 'cancelling': also when it was cancelled before, and all of it has ended
 if redis.call('EXISTS', KEYS[1]) == 0 then return 'missing' end
-if redis.call('HEXISTS', KEYS[1], 'ended_ms') == 1 then return 'ended' end
+local batch = redis.call('HMGET', KEYS[1], 'ended_ms', 'cancelling_ms')
+if batch[1] then return batch[2] and 'cancelling' or 'completed' end
 redis.call('HSETNX', KEYS[1], 'cancelling_ms', now)
 for _, line in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
   local id = cmsgpack.unpack(line)[1]
