@@ -60,9 +60,11 @@ async def test_a_chat_that_was_sent_away_is_not_cancelled(make_stack: MakeStack)
     async with Client(api.url) as here, Client(other.url) as there:
         async with here.stream("POST", "/v1/chat/completions", json=body) as response:
             job_id = response.headers["x-job-id"]
-            async for _ in sse_events(response):
-                if api.alive and "SIGTERM" not in api.log:
-                    api.signal(signal.SIGTERM)
+            told = sse_events(response)
+            await anext(told)
+            api.signal(signal.SIGTERM)  # once: a second one would end it at once
+            async for _ in told:
+                pass
         heard = await there.read(job_id)
         assert heard.text == answer_to(body)
 
