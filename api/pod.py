@@ -5,8 +5,6 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Coroutine
-from typing import Any
 
 from api.auth import KeyRing
 from api.follow import Follower
@@ -26,7 +24,7 @@ from common.fleet import Fleet
 from common.janitor import Janitor
 from common.jobs import JobStore
 from common.settings import Settings
-from common.tasks import cancel_all
+from common.tasks import cancel_all, spawn
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +59,17 @@ class Pod:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._spawn("hub", self.hub.run())
-        self._spawn("presence", self.presence.run())
-        self._spawn("sends", self.sends.run())
-        self._spawn("keepalive", self.keepalive.run())
-        self._spawn("models", self.models.run())
-        self._spawn("janitor", Janitor(self.jobs, self.fleet, self.ender).run())
+        works = {
+            "hub": self.hub.run(),
+            "presence": self.presence.run(),
+            "sends": self.sends.run(),
+            "keepalive": self.keepalive.run(),
+            "models": self.models.run(),
+            "janitor": Janitor(self.jobs, self.fleet, self.ender).run(),
+        }
         if self.webhooks.on:
-            self._spawn("webhooks", self.webhooks.run())
+            works["webhooks"] = self.webhooks.run()
+        self._tasks = [spawn(name, work) for name, work in works.items()]
         log.info("pod %s: started", self.id)
 
     async def stop(self) -> None:
@@ -99,13 +100,3 @@ class Pod:
         """Raises Unavailable once the pod is shutting down."""
         if self.draining:
             raise Unavailable("This pod is shutting down.", code="shutting_down", retry_after=1)
-
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_complain)
-        self._tasks.append(task)
-
-
-def _complain(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()):
-        log.critical("pod: background task %s died", task.get_name(), exc_info=error)

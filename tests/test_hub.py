@@ -137,6 +137,17 @@ async def _blocked(redis: Redis) -> bool:
     return bool((await redis.info("clients"))["blocked_clients"])
 
 
+async def test_a_shard_that_dies_is_not_silent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Up to 256 streams stand still with it."""
+    monkeypatch.setattr("api.hub.topic.Topic.take", None)
+    job_id = await rig.job()
+    rig.hub.open(job_id, START)
+    await rig.write(job_id, 1, 1)
+    await until(lambda: "hub shard 0 died" in caplog.text, "the log says it")
+
+
 async def test_more_streams_than_one_shard_holds(rig: Rig) -> None:
     ids = [await rig.job() for _ in range(300)]
     readers = [rig.hub.open(job_id, START) for job_id in ids]

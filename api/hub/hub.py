@@ -12,7 +12,7 @@ from common.eventlog import EventLog
 from common.events import EventId
 from common.jobs import JobStore
 from common.keys import Keys
-from common.tasks import cancel_all
+from common.tasks import cancel_all, spawn
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Hub:
             if len(shard.topics) < KEYS_PER_SHARD:
                 return shard
         shard = Shard(self._url, self._commands, self._pause_seconds)
-        self._shards.append((shard, asyncio.create_task(shard.run(), name=f"hub shard {len(self._shards)}")))
+        self._shards.append((shard, spawn(f"hub shard {len(self._shards)}", shard.run())))
         return shard
 
     def _pause_seconds(self) -> float:
