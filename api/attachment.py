@@ -41,8 +41,8 @@ class Attachment:
         if not self._open:
             return
         self._open = False
-        if self._first:
-            self._first.cancel()
+        if self._first and not self._first.cancel() and not self._first.cancelled():
+            self._first.exception()  # nobody is left to hear of it
         if self._following:
             self._following.close()
         self._pod.stream_closed()

@@ -32,7 +32,7 @@ class Presence:
         self._ttl = ttl_seconds
         self._readers: Counter[str] = Counter()
         self._new: set[str] = set()
-        self._announcing: asyncio.Task[None] | None = None
+        self._announcing = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -47,9 +47,7 @@ class Presence:
             self._readers[record.id] += 1
             if self._readers[record.id] == 1:
                 self._new.add(record.id)
-                if self._announcing is None or self._announcing.done():
-                    self._announcing = asyncio.create_task(self._announce(), name="announce readers")
-                await asyncio.shield(self._announcing)
+            await self._announce()
 
     def detach(self, record: JobRecord, *, ended: bool, closing: bool) -> None:
         """A reader has left. `ended`: it saw the end. `closing`: this pod sent it away, so it will come back elsewhere.
@@ -79,6 +77,7 @@ class Presence:
     async def _left(self, job_id: str, grace_seconds: float, ended: bool) -> None:
         key = self._keys.attached(job_id)
         try:
+            await self._announce()  # so that an attach under way is not behind the detach
             others = await scripts.detach(self._client, [key], [self._ender.caller])
             if job_id in self._readers:
                 # Somebody came while the key was being removed.
@@ -98,10 +97,11 @@ class Presence:
             log.exception("job %s: reader left, and its job could not be cancelled", job_id)
 
     async def _announce(self) -> None:
-        """One script for all that come while another is under way: hundreds may come at once."""
-        while self._new:
+        """One script for all that have come while another was under way: hundreds may come at once."""
+        async with self._announcing:
             new, self._new = self._new, set()
-            await self._refresh(list(new))
+            # It speaks for others, too, so it goes on when this caller is cancelled.
+            await asyncio.shield(self._refresh(list(new)))
 
     async def _refresh(self, job_ids: list[str]) -> None:
         if not job_ids:

@@ -93,9 +93,8 @@ class JobStream(EventSourceResponse):
         try:
             await self._stream()
         except asyncio.CancelledError:
-            if not self._cut or self._task is None:
+            if not self._cut or self._task is None or self._task.uncancel():
                 raise
-            self._task.uncancel()
         except SendTimedOut:
             log.info("job %s: its reader does not read, closed", self._attachment.record.id)
         finally:

@@ -90,7 +90,8 @@ class Draft:
             return
         lines, first = self._keys.batch_lines(self.id), len(self) - len(self._unsent)
         numbers: dict[bytes, int] = {}
-        async with self._client.pipeline(transaction=False) as pipe:
+        # In one step: a record that has not got its time to live would stay for ever.
+        async with self._client.pipeline(transaction=True) as pipe:
             for number, (custom_id, request) in enumerate(self._unsent, first):
                 job = self._keys.job(request.id)
                 pipe.hset(job, items=request_fields(request))

@@ -192,6 +192,8 @@ class Settings(BaseSettings):
     def _redis_scheme(cls, value: str) -> str:
         if value and not value.startswith(("redis://", "rediss://", "unix://", "redis+sentinel://")):
             raise ValueError("must start with redis://, rediss://, unix:// or redis+sentinel://")
+        if "protocol=" in value:
+            raise ValueError("must not choose a protocol: replies are read as RESP2 has them")
         return value
 
     @cached_property

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 
+import pytest
 from redis.asyncio import Redis
 
 from common.connections import command_client
@@ -55,3 +56,9 @@ async def test_a_cancellation_is_never_swallowed(settings: Settings) -> None:
         _, pending = await asyncio.wait(tasks, timeout=10)
         assert not pending
         await client.aclose()
+
+
+def test_a_url_does_not_choose_the_protocol() -> None:
+    """RESP3 replies XREAD as a map, which the hub does not read."""
+    with pytest.raises(ValueError, match="protocol"):
+        Settings(redis_url="redis://localhost?protocol=3")
