@@ -3,8 +3,10 @@
 from redis import Redis
 
 from bench import systems
+from bench.client import Load, read_all
 from bench.scenario import Options, Result, Scenario
-from bench.scenarios.load import offered
+from bench.scenarios.load import chat_streams
+from bench.systems import System, run
 
 JOBS, TOKENS, SLOTS = 500, 256, 100
 
@@ -15,15 +17,20 @@ def _measured(options: Options) -> Result:
         assert system.stack
         with Redis.from_url(system.stack.redis_url) as redis:
             before = _used_mb(redis)
-            load = offered(system, count, TOKENS)
+            load = run(_read(system, count))
             whole = _used_mb(redis) - before
             for key in redis.scan_iter(f"{system.stack.namespace}:stream:*", count=1000):
                 redis.delete(key)
             results = _used_mb(redis) - before
         return Result(
             {"redis_per_1000_jobs_mb": whole * 1000 / count, "results_per_1000_jobs_mb": results * 1000 / count},
+            wrong=load.wrong,
             failures=load.failures,
         )
+
+
+async def _read(system: System, count: int) -> Load:
+    return await read_all(chat_streams(count, TOKENS), system.ports)
 
 
 def _used_mb(redis: Redis) -> float:
