@@ -139,7 +139,8 @@ class Fleet:
         for slot in self.slots:
             if slot.process.alive:
                 slot.hit(signal.SIGCONT)
-                slot.hit(signal.SIGTERM, 0, -signal.SIGTERM)
+                if slot.usable:  # a second signal to one that is ending already would end it at once, with 143
+                    slot.hit(signal.SIGTERM, 0, -signal.SIGTERM)
         with contextlib.suppress(AssertionError):
             await until(lambda: not any(slot.process.alive for slot in self.slots), "all have ended", END_SECONDS)
         for slot in self.slots:
