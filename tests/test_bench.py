@@ -144,7 +144,7 @@ def test_a_small_load_through_real_processes() -> None:
     with systems.tailrace(sim_itl_ms=5, sim_slots=3) as system:
         result = offered(system, 3, 10)
     assert (result.wrong, result.failures) == (0, [])
-    assert result.figures["cpu_api_us"] > 0
+    assert "cpu_api_us" in result.figures, "its value may be 0: the clock of CPU time ticks every 10 ms"
 
 
 def test_a_request_says_how_long_it_is() -> None:
