@@ -11,12 +11,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-import workers.main
 from common import logs
 from common.events import DELTA, Event, token_count
 from common.settings import Settings
 from workers.engines.base import GenerationRequest, Resume
 from workers.engines.simulated import SimulatedEngine
+from workers.main import WorkerProcess
 
 MARK = "probe"
 
@@ -73,9 +73,7 @@ class Probe:
 def main() -> int:
     settings = Settings()
     logs.setup(settings.log_level, f"worker[{os.getpid()}]")
-    # The process chooses its engine by the settings; this one is in no setting.
-    vars(workers.main)["make_engine"] = ProbedEngine
-    return workers.main.WorkerProcess(settings).run()
+    return WorkerProcess(settings, ProbedEngine(settings)).run()
 
 
 if __name__ == "__main__":

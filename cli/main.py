@@ -37,11 +37,12 @@ def api() -> None:
 @app.command()
 def worker() -> None:
     """Start one worker, configured by TAILRACE_* alone."""
+    from workers.engines import make_engine
     from workers.main import WorkerProcess
 
     settings = Settings()
     logs.setup(settings.log_level, f"worker[{os.getpid()}]")
-    raise typer.Exit(WorkerProcess(settings).run())
+    raise typer.Exit(WorkerProcess(settings, make_engine(settings)).run())
 
 
 def main() -> None:

@@ -29,8 +29,7 @@ from common.jobs import ARQ_FUNCTION, JobStore
 from common.settings import Settings
 from common.tasks import cancel_all
 from workers import metrics
-from workers.engines import make_engine
-from workers.engines.base import EngineDied
+from workers.engines.base import Engine, EngineDied
 from workers.pipe import Pipe
 from workers.queue import WAKE_SECONDS, QueueWorker
 from workers.runner import Runner
@@ -47,10 +46,10 @@ NO_TIMEOUT_SECONDS = 10 * 365 * 86_400
 class WorkerProcess:
     """Wires the parts together; `run` blocks until a signal or the engine's death ends it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, engine: Engine) -> None:
         self.settings = settings
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-        self.engine = make_engine(settings)
+        self.engine = engine
         self.started_at = time.time()
         self.exit_code = 0
         control = command_client(settings.redis_url)

@@ -8,12 +8,12 @@ import signal
 import sys
 from collections.abc import AsyncGenerator
 
-import workers.main
 from common import logs
 from common.events import Event
 from common.settings import Settings
 from workers.engines.base import EngineDied, GenerationRequest, Resume
 from workers.engines.simulated import SimulatedEngine
+from workers.main import WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,7 @@ class MortalEngine(SimulatedEngine):
 def main() -> int:
     settings = Settings()
     logs.setup(settings.log_level, f"worker[{os.getpid()}]")
-    # The process chooses its engine by the settings; this one is in no setting.
-    vars(workers.main)["make_engine"] = MortalEngine
-    return workers.main.WorkerProcess(settings).run()
+    return WorkerProcess(settings, MortalEngine(settings)).run()
 
 
 if __name__ == "__main__":
