@@ -33,8 +33,8 @@ async def answer(
     Raises TailraceError for a job that failed: before its first token, or before its end.
     """
     attachment = Attachment(pod, record)
+    await attachment.open()
     try:
-        await attachment.open()
         if streamed:
             await _wait_for_first_token(request, pod, attachment)
             return streamed(attachment)

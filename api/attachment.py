@@ -28,13 +28,16 @@ class Attachment:
         self._open = False
 
     async def open(self) -> None:
-        """Raises what Follower.open raises, and Unavailable; `close` is due all the same."""
-        # First of all, so that `close` undoes it even when the attaching itself is cut short.
+        """Raises what Follower.open raises, and Unavailable; then it is closed again. Else `close` is due."""
         self._open = True
         self._pod.stream_opened()
-        with translated():
-            await self._pod.presence.attach(self.record)
-            self._following = await self._pod.follower.open(self.record, self._cursor)
+        try:
+            with translated():
+                await self._pod.presence.attach(self.record)
+                self._following = await self._pod.follower.open(self.record, self._cursor)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the job; what this means for it is up to its `on_disconnect`. Closing again does nothing."""

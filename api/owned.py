@@ -6,7 +6,7 @@ from api.pod import Pod
 from api.presence import cancel
 from common.connections import translated
 from common.errors import job_not_found
-from common.events import END
+from common.events import END, TERMINAL
 from common.records import JobRecord
 
 SETTLE_SECONDS = 0.5
@@ -41,6 +41,6 @@ async def forget(pod: Pod, record: JobRecord) -> None:
     """Cancel the job if it still waits or runs, and delete what there is of it."""
     with translated():
         found = await cancel(pod.jobs, pod.ender, record.id, "deleted", forget=True)
-        if found in ("completed", "incomplete", "failed", "cancelled"):
+        if found in TERMINAL:
             await pod.jobs.delete(record.id)
             await pod.eventlog.delete(record.id)

@@ -118,7 +118,7 @@ class JobStream(EventSourceResponse):
                     await self._write(chunk)
         except TailraceError as error:
             # The log cannot be followed further.
-            await self._write(_sse(None, self._view.error(error)))
+            await self._write(sse_bytes(None, self._view.error(error)))
         else:
             if not self._attachment.ended and self._pod.closing:
                 await self._write(b"retry: %d\n\n" % RETRY_MS)
@@ -152,16 +152,16 @@ class JobStream(EventSourceResponse):
         parts: list[bytes] = []
         for id, event in said:
             if frames := self._view.frames(event):
-                parts.append(_sse(id, frames, self._skip))
+                parts.append(sse_bytes(id, frames, self._skip))
                 self._skip = 0
         return b"".join(parts)
 
 
-def _sse(id: EventId | None, frames: list[Frame], skip: int = 0) -> bytes:
+def sse_bytes(id: EventId | None, frames: list[Frame], skip: int = 0) -> bytes:
     """The frames of one event. A cursor of another view may count more than there are: the last is always told."""
     last = len(frames) - 1
     lines: list[bytes] = []
-    for n in range(min(skip, last), last + 1):
+    for n in range(max(0, min(skip, last)), last + 1):
         name, data = frames[n]
         if id is not None:
             lines.append(b"id: %d-%d\n" % id if n == last else b"id: %d-%d.%d\n" % (*id, n + 1))

@@ -3,8 +3,7 @@
 from api.attachment import Attachment
 from api.follow import Said
 from api.pod import Pod
-from api.sse import JobStream
-from api.views.chunks import Frame
+from api.sse import JobStream, sse_bytes
 from api.views.responses import ResponsesView
 from common.errors import BadRequest
 from common.events import DELTA
@@ -21,13 +20,13 @@ class ResponseStream(JobStream):
         super().__init__(pod, attachment, self._response_view)
 
     def _opening(self) -> bytes:
-        return _bytes(self._response_view.opening())
+        return sse_bytes(None, self._response_view.opening())
 
     def _rendered(self, said: Said) -> bytes:
         if said[0][0] is None and said[0][1]["type"] == DELTA:
             # The log expired under the reader: the whole text in one piece would count differently.
             raise no_longer_streamed(self._pod, self._attachment.record)
-        return b"".join([_bytes(self._response_view.frames(event)) for _, event in said])
+        return b"".join([sse_bytes(None, self._response_view.frames(event)) for _, event in said])
 
 
 def window(pod: Pod) -> dict[str, str]:
@@ -42,7 +41,3 @@ def no_longer_streamed(pod: Pod, record: JobRecord) -> BadRequest:
         code="stream_expired",
         param="stream",
     )
-
-
-def _bytes(frames: list[Frame]) -> bytes:
-    return b"".join([b"event: %s\ndata: %s\n\n" % ((name or "").encode(), data) for name, data in frames])

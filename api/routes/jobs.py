@@ -62,8 +62,8 @@ async def events(
     pod.accept_work()
     rendering = make_view(view, record)
     attachment = Attachment(pod, record, cursor.id)
+    await attachment.open()
     try:
-        await attachment.open()
         if isinstance(rendering, ResponsesView):
             await _bring_to(pod, rendering, record, cursor.id)
     except BaseException:

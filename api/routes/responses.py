@@ -149,11 +149,7 @@ async def _stream(pod: Pod, record: JobRecord, after: int = -1) -> Response:
     """The stream of a background response; with every replay, the state machine begins at the log's start."""
     pod.accept_work()
     attachment = Attachment(pod, record)
-    try:
-        await attachment.open()
-    except BaseException:
-        attachment.close()
-        raise
+    await attachment.open()
     stream = ResponseStream(pod, attachment, after)
     stream.headers.update(window(pod))
     return stream

@@ -147,13 +147,8 @@ class Session:
         if record.id in self._following:
             raise BadRequest("This socket follows that job already.", code="already_attached", param="id")
         attachment = Attachment(self._pod, record, cursor)
+        await attachment.open()
         self._attachments.add(attachment)
-        try:
-            await attachment.open()
-        except BaseException:
-            self._attachments.discard(attachment)
-            attachment.close()
-            raise
         task = asyncio.create_task(self._tell(attachment, ref), name=f"ws {record.id}")
         self._following[record.id] = task
         task.add_done_callback(lambda _: self._following.pop(record.id, None))
