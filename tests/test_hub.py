@@ -12,6 +12,7 @@ from api.hub import Hub, HubClosing, Reader, StreamOver
 from api.hub.shard import ENTRIES_PER_READ
 from api.hub.topic import RING_ENTRIES
 from common import events
+from common.errors import ServerFault
 from common.eventlog import EventLog, Gap
 from common.events import START, EventId
 from common.jobs import JobStore
@@ -148,6 +149,28 @@ async def test_a_shard_that_dies_is_not_silent(
     rig.hub.open(job_id, START)
     await rig.write(job_id, 1, 1)
     await until(lambda: "hub shard 0 died" in caplog.text, "the log says it")
+
+
+async def test_a_stream_that_cannot_be_read_ends_its_own_readers_only(rig: Rig) -> None:
+    """Redis refuses a whole XREAD for the sake of one key; here somebody has put a string where a log should be."""
+    well, broken = await rig.job(), await rig.job()
+    reader, lost = rig.hub.open(well, START), rig.hub.open(broken, START)
+    await rig.write(well, 1, 1)
+    await rig.write(broken, 1, 1)
+    assert await read_until(reader, 1) == await read_until(lost, 1) == [1]
+    await rig.redis.set(rig.keys.stream(broken), "not a stream")
+    late = rig.hub.open(broken, START)
+    rig.hub.open(await rig.job(), START)  # ends the read under way: a blocked one does not look at the key again
+    for one in (lost, late):
+        with pytest.raises(ServerFault) as failed:
+            await asyncio.wait_for(one.next(), 4)
+        assert failed.value.code == "log_lost"
+        rig.hub.close(one)
+    await rig.write(well, 2, 3)
+    assert await read_until(reader, 3) == [2, 3]
+    await rig.redis.delete(rig.keys.stream(broken))
+    await rig.write(broken, 1, 1)
+    assert await read_until(rig.hub.open(broken, START), 1) == [1], "a reader who comes later looks again"
 
 
 async def test_more_streams_than_one_shard_holds(rig: Rig) -> None:

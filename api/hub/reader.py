@@ -38,7 +38,7 @@ class Reader:
         """The entries after the cursor, at least one; [] when the job has lost its worker and waits (`waiting_again`).
 
         Raises Gap when entries are missing, StreamOver when no more will come, Unavailable when Redis stays away,
-        ServerFault for an entry that cannot be read, HubClosing when the pod shuts down.
+        ServerFault for a log that cannot be read, HubClosing when the pod shuts down.
         """
         topic = self.topic
         while True:
@@ -77,15 +77,21 @@ class Reader:
             try:
                 found = await self._eventlog.read_after(self.topic.job_id, self._cursor)
             except (RedisError, OSError) as error:
-                if not is_outage(error) or time.monotonic() - since > OUTAGE_SECONDS:
+                if not is_outage(error):
+                    raise unreadable() from error
+                if time.monotonic() - since > OUTAGE_SECONDS:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
                 return [(id, events.decode(data)) for id, data in found]
             except ValueError as error:
-                raise ServerFault("The job's log cannot be read.", code="log_lost") from error
+                raise unreadable() from error
 
     def _advance(self, entries: list[Entry]) -> list[Entry]:
         self._cursor = entries[-1][0]
         return entries
+
+
+def unreadable() -> ServerFault:
+    return ServerFault("The job's log cannot be read.", code="log_lost")

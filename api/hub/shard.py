@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from api.hub.reader import OUTAGE_SECONDS, RETRY_SECONDS
+from api.hub.reader import OUTAGE_SECONDS, RETRY_SECONDS, unreadable
 from api.hub.topic import Topic
 from common.connections import Client, blocking_client, is_outage
 from common.errors import Unavailable
@@ -48,7 +48,7 @@ class Shard:
             self._kicker = asyncio.create_task(self._kick(), name="hub kick")
 
     def remove(self, topic: Topic) -> None:
-        del self.topics[topic.key]
+        self.topics.pop(topic.key, None)  # gone already if its log cannot be read
         self._head = None
         if not self.topics:
             self._some.clear()
@@ -107,6 +107,8 @@ class Shard:
 
     async def _lost(self, error: Exception) -> None:
         if not is_outage(error):
+            if await self._end_unreadable():
+                return
             log.exception("hub: read failed", exc_info=error)
         elif self.away_since is None:
             log.warning("hub: Redis is away, %d streams wait: %s", len(self.topics), error)
@@ -120,6 +122,27 @@ class Shard:
         if self._client.connection:
             await self._client.connection.disconnect(nowait=True)
         await asyncio.sleep(RETRY_SECONDS)
+
+    async def _end_unreadable(self) -> bool:
+        """Whether it was single streams that made Redis refuse the whole read; their readers are told, and they go."""
+        topics = list(self.topics.values())
+        async with self._commands.pipeline(transaction=False) as each:
+            for topic in topics:
+                each.xread({topic.key: str(topic.tail)}, count=1)
+            try:
+                replies = await each.execute(raise_on_error=False)
+            except (RedisError, OSError):
+                return False
+        found = False
+        for topic, reply in zip(topics, replies, strict=True):
+            refused = isinstance(reply, ResponseError) and not is_outage(reply)
+            if refused and self.topics.get(topic.key) is topic:
+                log.error("job %s: its log cannot be read: %s", topic.job_id, reply)
+                found = True
+                topic.failure = unreadable()
+                topic.wake()
+                self.remove(topic)
+        return found
 
     async def _kick(self) -> None:
         """Unblock the read under way, until it has ended: the next one knows the new topic.
