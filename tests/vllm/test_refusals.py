@@ -116,6 +116,7 @@ async def test_another_model(run: Run, engine: VllmEngine) -> None:
         {"best_of": 3},
         {"verbosity": "low"},
         {"prompt_logprobs": 1},
+        {"prompt_logprobs": 0},  # the prompt's own tokens, without others in their place
         {"return_token_ids": True},
     ],
 )

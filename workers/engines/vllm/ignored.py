@@ -26,6 +26,8 @@ def refuse_what_would_be_ignored(body: dict[str, Any]) -> None:
     """Raises EngineRefused naming the first such parameter."""
     for name, why in _IGNORED.items():
         asked = body.get(name)
+        # A number asks for something even when it is 0: prompt_logprobs then are those of the prompt's own tokens.
+        wanted = bool(asked) or type(asked) is int
         # Several clients always send best_of; as many as n is what vLLM does anyway.
-        if asked and not (name == "best_of" and asked == (body.get("n") or 1)):
+        if wanted and not (name == "best_of" and asked == (body.get("n") or 1)):
             raise EngineRefused(f"{name!r} is not supported: {why}.", param=name, code="unsupported_parameter")
