@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import hiredis
+from redis._parsers import _AsyncHiredisParser
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
@@ -39,12 +40,24 @@ CONNECT_TIMEOUT_SECONDS = 2.0
 COMMAND_CONNECTIONS = 64
 POOL_WAIT_SECONDS = 5.0
 
-# Redis is there but cannot serve now: loading its file, a replica after a failover, out of memory, disk full.
+# Redis is there but cannot serve now: loading its file, a replica after a failover (which also ends blocked reads), out
+# of memory, disk full.
 _NOT_NOW = (BusyLoadingError, ClusterDownError, OutOfMemoryError, ReadOnlyError)
-_NOT_NOW_PREFIXES = ("MISCONF", "LOADING", "READONLY", "OOM", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS")
-# Before Redis 7 the error of a command in a script comes wrapped: "Error running script (call to f_…): @user_script:1:
-# @user_script: 1: -OOM command not allowed …". Such a script has written nothing: only its first write can be refused.
-_IN_SCRIPT = re.compile(rf"^Error running script .*: -({'|'.join(_NOT_NOW_PREFIXES)}) ")
+_NOT_NOW_PREFIXES = ("MISCONF", "LOADING", "READONLY", "OOM", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNBLOCKED")
+_IN_SCRIPT = re.compile(rf"^ERR Error running script .*: -(?=({'|'.join(_NOT_NOW_PREFIXES)}) )")
+
+
+class _OurParser(_AsyncHiredisParser):
+    """Tells what a script's command was refused for as if it had not been in a script.
+
+    Before Redis 7 it comes wrapped: "ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM
+    command not allowed …". The script has written nothing then: only its first write can be refused.
+    """
+
+    @classmethod
+    def parse_error(cls, response: str) -> ResponseError:
+        error: ResponseError = super().parse_error(_IN_SCRIPT.sub("", response))  # type: ignore[no-untyped-call]
+        return error
 
 
 class _OurConnection:
@@ -79,20 +92,22 @@ class _OurConnection:
 def _ours(pool: ConnectionPool) -> ConnectionPool:
     plain = pool.connection_class
     pool.connection_class = type(f"Our{plain.__name__}", (_OurConnection, plain), {})
+    pool.connection_kwargs["parser_class"] = _OurParser
     return pool
 
 
 def command_client(url: str) -> Client:
     """A client for short commands.
 
-    One retry without delay: after a restart of Redis each pooled connection fails once before it reconnects.
+    One retry without delay: after a restart of Redis each pooled connection fails once before it reconnects. A master
+    that has become a replica is left as well, for its name may lead to the new one; behind Sentinel redis-py does that.
     Every command and script of ours may be repeated safely (see the scripts' comments), except `claim`,
     whose lost claims come back when their lease ends.
     """
     options: dict[str, Any] = {
         "socket_timeout": COMMAND_TIMEOUT_SECONDS,
         "retry": Retry(NoBackoff(), 1),
-        "retry_on_error": [ConnectionError],
+        "retry_on_error": [ConnectionError, ReadOnlyError],
     }
     if url.startswith(SENTINEL_SCHEME):
         return Redis.from_pool(_sentinel_pool(url, **options))
@@ -112,7 +127,12 @@ def blocking_client(url: str, block_seconds: float) -> Client:
         pool = _sentinel_pool(url, socket_timeout=timeout)
     else:
         pool = _ours(
-            ConnectionPool.from_url(url, socket_timeout=timeout, socket_connect_timeout=CONNECT_TIMEOUT_SECONDS)
+            ConnectionPool.from_url(
+                url,
+                socket_timeout=timeout,
+                socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+                retry_on_error=[ReadOnlyError],
+            )
         )
     client: Redis = Redis(connection_pool=pool, single_connection_client=True)
     client.auto_close_connection_pool = True
@@ -167,7 +187,7 @@ def is_outage(error: BaseException) -> bool:
         return True
     if not isinstance(error, ResponseError):
         return False
-    return str(error).startswith(_NOT_NOW_PREFIXES) or _IN_SCRIPT.match(str(error)) is not None
+    return str(error).startswith(_NOT_NOW_PREFIXES)
 
 
 @contextmanager

@@ -1,14 +1,23 @@
-"""The clients: cancelled commands leave nothing behind, for the next caller or for themselves."""
+"""The clients: cancelled commands leave nothing behind, and nobody stays with a master that is none any more."""
 
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
-from common.connections import command_client
+from common import scripts
+from common.connections import Client, blocking_client, command_client, is_outage
 from common.settings import Settings
+from tests.chaos.proxy import Link
+from tests.support.processes import RedisServer, free_port
+from tests.support.wait import until
+from workers.pipe import Pipe
 
 
 async def test_cancelled_commands_never_answer_somebody_else(control: Redis, settings: Settings) -> None:
@@ -62,3 +71,93 @@ def test_a_url_does_not_choose_the_protocol() -> None:
     """RESP3 replies XREAD as a map, which the hub does not read."""
     with pytest.raises(ValueError, match="protocol"):
         Settings(redis_url="redis://localhost?protocol=3")
+
+
+class Moved:
+    """A plain URL (a host name, a virtual address) that led to one master and now leads to another.
+
+    The first one lives on as a replica, and keeps the connections that it has.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._first, self._second = (RedisServer(folder / name) for name in ("first", "second"))
+        self._link = Link(free_port(), self._first.port)
+        self.url = f"redis://127.0.0.1:{self._link.port}/0"
+
+    async def start(self) -> None:
+        await self._link.start()
+
+    async def move(self) -> None:
+        self._link.redis_port = self._second.port
+        async with Redis.from_url(self._first.url) as first:
+            await first.replicaof("127.0.0.1", str(self._second.port))
+
+    async def blocked(self) -> bool:
+        async with Redis.from_url(self._first.url) as first:
+            return any("b" in client["flags"] for client in await first.client_list())
+
+    async def stop(self) -> None:
+        await self._link.stop()
+        for server in (self._first, self._second):
+            assert server.process
+            server.process.kill()  # one that writes its file for a new replica does not stop in order
+
+
+@pytest.fixture
+async def moved(tmp_path: Path) -> AsyncIterator[Moved]:
+    moved = Moved(tmp_path)
+    await moved.start()
+    yield moved
+    await moved.stop()
+
+
+async def _command(client: Client) -> Any:
+    return await client.set("k", 1)
+
+
+async def _pipeline(client: Client) -> Any:
+    async with client.pipeline(transaction=False) as pipe:
+        pipe.set("k", 1)
+        return await pipe.execute()
+
+
+async def _script(client: Client) -> Any:
+    return await scripts.attach(client, ["k"], ["pod", 1000])
+
+
+@pytest.mark.parametrize("write", [_command, _pipeline, _script])
+async def test_a_master_that_became_a_replica_is_left(moved: Moved, write: Callable[[Client], Awaitable[Any]]) -> None:
+    client = command_client(moved.url)
+    assert await write(client)
+    await moved.move()
+    assert await write(client)
+    await client.aclose()
+
+
+async def test_the_writers_pipe_leaves_it_too(moved: Moved) -> None:
+    client = command_client(moved.url)
+    pipe = Pipe(client)
+    assert await pipe.exchange([("SET", "k", 1), ("GET", "k")]) == [b"OK", b"1"]
+    await moved.move()
+    assert await pipe.exchange([("SET", "k", 2), ("GET", "k")]) == [b"OK", b"2"]
+    await client.aclose()
+
+
+async def test_a_blocked_read_is_ended_as_by_an_outage(moved: Moved) -> None:
+    client = blocking_client(moved.url, 60)
+    reading = asyncio.ensure_future(client.xread({"stream": "0"}, block=60_000))
+    await until(moved.blocked, "the read is blocked")
+    await moved.move()
+    with pytest.raises(RedisError) as ended:
+        await reading
+    assert is_outage(ended.value)
+    await client.aclose()
+
+
+async def test_a_blocking_read_leaves_it_too(moved: Moved) -> None:
+    """BLPOP counts as a write."""
+    client = blocking_client(moved.url, 1)
+    await client.ping()
+    await moved.move()
+    assert await client.blpop(["list"], 0.01) is None  # type: ignore[misc, arg-type]
+    await client.aclose()

@@ -9,7 +9,7 @@ from typing import Any
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from common.connections import COMMAND_TIMEOUT_SECONDS, Client
 
@@ -26,8 +26,8 @@ class Pipe:
     async def exchange(self, commands: list[Command]) -> list[Any]:
         """Send `commands`; returns for each its reply, or the ResponseError with which Redis refused it.
 
-        After a broken connection all are sent once more. Raises RedisError or OSError when Redis is away; any of the
-        commands may have been executed then.
+        After a broken connection, or from a master that has become a replica, all are sent once more. Raises
+        RedisError or OSError when Redis is away; any of the commands may have been executed then.
         """
         if self._connection is None:
             self._connection = await self._pool.get_connection()
@@ -49,6 +49,8 @@ async def _exchange(connection: AbstractConnection, packed: bytes, count: int) -
 async def _reply(connection: AbstractConnection) -> Any:
     try:
         return await connection.read_response()
+    except ReadOnlyError:
+        raise  # to send all of it again, over a new connection: the name may lead to another master by now
     except ResponseError as error:
         return error
 

@@ -15,7 +15,7 @@ class Link:
 
     def __init__(self, port: int, redis_port: int) -> None:
         self.port = port
-        self._redis_port = redis_port
+        self.redis_port = redis_port
         self._mode: Mode = "open"
         self._moving = asyncio.Event()
         self._moving.set()
@@ -46,7 +46,7 @@ class Link:
             writer.transport.abort()
             return
         try:
-            redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
+            redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self.redis_port)
         except OSError:
             writer.transport.abort()
             return
