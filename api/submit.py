@@ -73,7 +73,10 @@ def idempotency_key(headers: Headers | None) -> str | None:
 
 
 def _fingerprint(kind: Kind, raw: dict[str, Any], response: dict[str, Any] | None) -> str:
-    # How the answer is transported may differ between the tries; what is asked for may not.
-    asked = {name: value for name, value in raw.items() if name not in ("stream", "stream_options")}
-    what = [kind, asked] if response is None else [kind, asked, response]
+    what = [kind, *(_asked(part) for part in (raw, response) if part is not None)]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _asked(request: dict[str, Any]) -> dict[str, Any]:
+    """How the answer is transported may differ between the tries; what is asked for may not."""
+    return {name: value for name, value in request.items() if name not in ("stream", "stream_options")}

@@ -165,6 +165,8 @@ async def test_an_idempotent_repeat_finds_the_first_response(client: Client) -> 
     headers = {"Idempotency-Key": "responses-repeat"}
     first, again = [(await client.post("/v1/responses", json=asked("same"), headers=headers)).json() for _ in range(2)]
     assert again == first
+    events = await read(client, "POST", "/v1/responses", json=asked("same", stream=True), headers=headers)
+    assert events[-1]["response"] == first, "delivered in another way, as at the other endpoints"
     other = await client.post("/v1/responses", json=asked("same", metadata={"a": "b"}), headers=headers)
     assert other.status_code == 409
 
