@@ -78,12 +78,14 @@ async def retrieve(
 async def cancel_response(request: Request, response_id: str) -> dict[str, Any]:
     """Idempotent: cancelling a cancelled response answers it."""
     pod: Pod = request.app.state.pod
-    record = await stored_response(pod, response_id, pod.keyring.owner(request))
+    owner = pod.keyring.owner(request)
+    record = await stored_response(pod, response_id, owner)
     if not _echo(record)["background"]:
         raise BadRequest("Cannot cancel a synchronous response.")
     with translated():
         await cancel(pod.jobs, pod.ender, record.id, "cancelled_by_client")
-        record = await _ended(pod, record)
+        await _until_ended(pod, record)
+    record = await stored_response(pod, response_id, owner)  # it may have been deleted meanwhile
     if record.state in ("completed", "incomplete", "failed"):
         raise BadRequest(f"Cannot cancel {'an' if record.state[0] == 'i' else 'a'} {record.state} response.")
     return _object(record)
@@ -167,15 +169,14 @@ async def _check_streamable(pod: Pod, record: JobRecord) -> None:
             raise no_longer_streamed(pod, record)
 
 
-async def _ended(pod: Pod, record: JobRecord) -> JobRecord:
-    """The record once it is terminal, or as it is when that takes too long: the cancel stays, and will be heard."""
+async def _until_ended(pod: Pod, record: JobRecord) -> None:
+    """Until the record is terminal or gone, or that takes too long: the cancel stays, and will be heard."""
     deadline = asyncio.get_running_loop().time() + CANCEL_SECONDS
     while asyncio.get_running_loop().time() < deadline:
         [(state, _)] = await pod.jobs.states([record.id])
         if state not in ("queued", "running"):
             break
         await asyncio.sleep(_POLL_SECONDS)
-    return await pod.jobs.get(record.id) or record
 
 
 def _object(record: JobRecord) -> dict[str, Any]:

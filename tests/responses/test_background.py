@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from typing import Any
 
 import httpx2
@@ -159,6 +160,22 @@ async def test_cancel_while_it_waits_and_while_it_prefills(make_stack: MakeStack
         said = check_sequence(await waiting)
         assert [event["type"] for event in said] == ["response.created", "response.queued", "response.failed"]
         assert (await openai.responses.cancel(prefilling.id)).status == "cancelled"
+
+
+async def test_a_response_that_is_deleted_while_its_cancel_waits_is_a_404(make_stack: MakeStack) -> None:
+    stack = make_stack(sim_ttft_ms=600_000)
+    api, worker = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        response = (await client.post("/v1/responses", json=asked(background=True))).json()
+        path = f"/v1/responses/{response['id']}"
+        await until(lambda: client.metric("tailrace_running_jobs"), "it is claimed")
+        worker.signal(signal.SIGSTOP)
+        cancelling = asyncio.create_task(client.post(f"{path}/cancel"))
+        await until(lambda: "cancel (cancelled_by_client), it was running" in api.log, "the cancel waits")
+        assert (await client.delete(path)).json()["deleted"] is True
+        worker.signal(signal.SIGCONT)
+        cancelled = await cancelling
+        assert (cancelled.status_code, cancelled.json()["error"]["param"]) == (404, "response_id")
 
 
 async def _jobs(stack: Stack) -> Any:
