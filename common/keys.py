@@ -84,8 +84,7 @@ class Keys:
 
     def idempotency(self, owner: str, key: str) -> str:
         # Hashed: a client's key may be long or binary, and must not be readable as another owner's.
-        digest = hashlib.sha256(f"{owner}\0{key}".encode()).hexdigest()
-        return f"{self.namespace}:idem:{digest}"
+        return f"{self.namespace}:idem:{_digest(owner, key)}"
 
     def batch(self, batch_id: str) -> str:
         return self.batch_prefix + batch_id
@@ -96,8 +95,8 @@ class Keys:
     def webhook(self, subject: str) -> str:
         return self.webhook_prefix + subject
 
-    def webhook_gone(self, url: str) -> str:
-        return f"{self.namespace}:webhook-gone:{hashlib.sha256(url.encode()).hexdigest()}"
+    def webhook_gone(self, owner: str, url: str) -> str:
+        return f"{self.namespace}:webhook-gone:{_digest(owner, url)}"
 
     def worker(self, worker_id: str) -> str:
         return f"{self.namespace}:worker:{worker_id}"
@@ -107,3 +106,7 @@ class Keys:
 
     def attached(self, job_id: str) -> str:
         return f"{self.namespace}:attached:{{{job_id}}}"
+
+
+def _digest(owner: str, name: str) -> str:
+    return hashlib.sha256(f"{owner}\0{name}".encode()).hexdigest()

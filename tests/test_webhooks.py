@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 from redis.asyncio import Redis
 
+from api.auth import digest_of
 from common.keys import Keys
 from tests.conftest import MakeStack
 from tests.support.client import Client, chat
@@ -160,6 +161,21 @@ async def test_gone_ends_it_for_this_receiver(hooked: Stack, sender: Client, rec
     second = await sender.submit(telling(receiver))
     await until_logged(hooked, f"webhook job.incomplete of {second} {told}: it answered 410")
     assert len(receiver.received) == 1
+
+
+async def test_gone_is_said_to_one_owner(make_stack: MakeStack, receiver: Receiver) -> None:
+    """A URL is not one owner's alone: nobody can shut it for the others."""
+    receiver.answers = iter([410])
+    stack = make_stack(**SETTINGS, api_keys=f"alice:{digest_of('a')},bob:{digest_of('b')}")
+    alice, bob = ({"Authorization": f"Bearer {key}"} for key in "ab")
+    async with Client(stack.api().url) as client:
+        stack.worker()
+        first = await client.submit(telling(receiver), headers=alice)
+        await until_logged(stack, f"{first} to http://127.0.0.1:{receiver.port}, try 1: given up: HTTP 410")
+        theirs = await client.submit(telling(receiver), headers=bob)
+        await until(lambda: receiver.about(theirs), "bob's event")
+        second = await client.submit(telling(receiver), headers=alice)
+        await until_logged(stack, f"{second} to http://127.0.0.1:{receiver.port}, try 1: given up: it answered 410")
 
 
 async def test_a_pod_killed_in_mid_delivery(make_stack: MakeStack, receiver: Receiver, redis: Redis) -> None:

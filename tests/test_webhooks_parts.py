@@ -132,7 +132,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str
 async def test_a_name_that_does_not_resolve_is_an_outcome_and_no_crash() -> None:
     sender = Sender(Signer(SECRET), AddressPolicy(), 5)
     for host in ("x.invalid", "a" * 70 + ".example"):
-        outcome = await sender.send(Delivery("job-1", 1, f"http://{host}/", "completed", 0))
+        outcome = await sender.send(Delivery("job-1", 1, f"http://{host}/", "me", "completed", 0))
         assert outcome.problem
         assert not outcome.final
     await sender.close()
@@ -141,7 +141,7 @@ async def test_a_name_that_does_not_resolve_is_an_outcome_and_no_crash() -> None
 async def test_receivers_that_hang_do_not_hold_up_the_others() -> None:
     sender = Sender(Signer(SECRET), AddressPolicy("127.0.0.0/8"), 60)
     async with Receiver(iter([HANG] * SENDS_AT_ONCE)) as receiver:
-        deliveries = [Delivery(f"job-{n}", 1, receiver.url, "completed", 0) for n in range(SENDS_AT_ONCE + 1)]
+        deliveries = [Delivery(f"job-{n}", 1, receiver.url, "me", "completed", 0) for n in range(SENDS_AT_ONCE + 1)]
         hanging = [asyncio.create_task(sender.send(delivery)) for delivery in deliveries[:-1]]
         await until(lambda: len(receiver.received) == SENDS_AT_ONCE, "all that hang are being sent")
         assert (await sender.send(deliveries[-1])).problem is None
@@ -150,7 +150,7 @@ async def test_receivers_that_hang_do_not_hold_up_the_others() -> None:
 
 
 def test_openai_reads_the_end_of_a_response() -> None:
-    delivery = Delivery("resp_0123", 1, URL, "completed", 1_700_000_000)
+    delivery = Delivery("resp_0123", 1, URL, "me", "completed", 1_700_000_000)
     body = payload(delivery)
     headers = Signer(SECRET).headers("evt_0123", 1_700_000_000, body)
     webhooks = OpenAI(api_key="none", webhook_secret=SECRET).webhooks

@@ -98,7 +98,7 @@ class Webhooks:
     async def _try(self, delivery: Delivery) -> Outcome:
         if delivery.tries > self._settings.webhook_max_tries:
             return Outcome("its senders died", final=True)
-        if await self._outbox.is_shut(delivery.url):
+        if await self._outbox.is_shut(delivery):
             return Outcome("it answered 410 before", final=True)
         return await self._sender.send(delivery)
 
@@ -109,7 +109,7 @@ class Webhooks:
             log.info("%s: delivered%s", told, "" if settled else ", as before")
         elif outcome.final or delivery.tries >= self._settings.webhook_max_tries:
             if outcome.gone:
-                await self._outbox.shut(delivery.url)
+                await self._outbox.shut(delivery)
             verdict, settled = "given_up", await self._outbox.give_up(delivery)
             log.error("%s: given up: %s", told, outcome.problem)
         else:

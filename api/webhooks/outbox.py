@@ -16,11 +16,12 @@ GONE_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The end of `subject`, a job, to be told to `url`. `tries` counts this one; `created_at` is in unix seconds."""
+    """The end of `subject`, a job of `owner`'s, for `url`. `tries` counts this one; `created_at` is unix time."""
 
     subject: str
     tries: int
     url: str
+    owner: str
     status: str
     created_at: int
 
@@ -36,8 +37,10 @@ class Outbox:
         args = [count, self._lease_ms, self._keys.webhook_prefix]
         waiting, claimed = await scripts.webhook_claim(self._client, [self._keys.webhooks], args)
         return waiting, [
-            Delivery(subject.decode(), int(tries), url.decode(), status.decode(), int(created_ms) // 1000)
-            for subject, tries, url, status, created_ms in claimed
+            Delivery(
+                subject.decode(), int(tries), url.decode(), owner.decode(), status.decode(), int(created_ms) // 1000
+            )
+            for subject, tries, url, owner, status, created_ms in claimed
         ]
 
     async def delivered(self, delivery: Delivery) -> bool:
@@ -52,12 +55,12 @@ class Outbox:
         """Due again in `seconds`. False, and nothing happens, when somebody else holds it by now."""
         return await self._settle(delivery, "retry", int(seconds * 1000))
 
-    async def shut(self, url: str) -> None:
-        """The receiver wants no more."""
-        await self._client.set(self._keys.webhook_gone(url), 1, ex=GONE_SECONDS)
+    async def shut(self, delivery: Delivery) -> None:
+        """The receiver wants no more of this owner's events; those of others still go there."""
+        await self._client.set(self._keys.webhook_gone(delivery.owner, delivery.url), 1, ex=GONE_SECONDS)
 
-    async def is_shut(self, url: str) -> bool:
-        return bool(await self._client.exists(self._keys.webhook_gone(url)))
+    async def is_shut(self, delivery: Delivery) -> bool:
+        return bool(await self._client.exists(self._keys.webhook_gone(delivery.owner, delivery.url)))
 
     async def _settle(self, delivery: Delivery, verdict: str, delay_ms: int = 0) -> bool:
         keys = [self._keys.webhooks, self._keys.webhook(delivery.subject)]

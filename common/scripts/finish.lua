@@ -4,16 +4,16 @@
 -- ARGV: 1 id  2 worker id  3 attempt  4 terminal state  5 record ttl ms  6 webhook key prefix  7 job key prefix
 --       8.. field, value pairs
 -- Reply: 1, also for a repeat by the same owner; 0 when the job is somebody else's or gone
-local record = redis.call('HMGET', KEYS[1], 'state', 'worker', 'attempt', 'deleted', 'idem', 'options', 'batch')
+local record = redis.call('HMGET', KEYS[1], 'state', 'worker', 'attempt', 'deleted', 'idem', 'options', 'batch', 'owner')
 -- Queued: the lease ran out and the job waits again; whoever claims it finds the end in the log.
 if record[2] ~= ARGV[2] or record[3] ~= ARGV[3] or record[1] == 'queued' then return 0 end
 if record[1] ~= 'running' then return 1 end
-local deleted, idem, batch = record[4], record[5], record[7]
+local deleted, idem, batch, owner = record[4], record[5], record[7], record[8]
 
 -- The end and the news of it are one step, so that a caller that dies now loses neither.
 local function tell(url, subject, status)
   if not url then return end
-  redis.call('HSET', ARGV[6] .. subject, 'url', url, 'status', status, 'created_ms', now)
+  redis.call('HSET', ARGV[6] .. subject, 'url', url, 'owner', owner, 'status', status, 'created_ms', now)
   redis.call('ZADD', KEYS[7], now, subject)
 end
 
