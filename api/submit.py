@@ -33,10 +33,11 @@ async def submit(
     owner: str,
     headers: Headers | None = None,
     *,
+    key: str | None = None,
     on_disconnect: OnDisconnect,
     response: dict[str, Any] | None = None,
 ) -> Accepted:
-    """Check and enqueue `raw`, or find the job that its Idempotency-Key names.
+    """Check and enqueue `raw`, or find the job that its idempotency key names: `key`, or that of `headers`.
 
     Raises any TailraceError; nothing is enqueued then. `on_disconnect` is the surface's default;
     `response` is kept with the job (see JobRequest).
@@ -47,7 +48,7 @@ async def submit(
     options = body.options(on_disconnect)
     told = pod.webhooks.receiver(options.webhook_url, by_default=options.on_disconnect == "continue")
     options = replace(options, webhook_url=told)
-    key = idempotency_key(headers)
+    key = key or idempotency_key(headers)
     with translated():
         await pod.models.check(body.model, prompt_chars(raw), can_wait=options.on_disconnect == "continue")
         job_id = new_job_id("job" if surface == "ws" else surface)
@@ -66,9 +67,13 @@ async def submit(
 
 def idempotency_key(headers: Headers | None) -> str | None:
     """Raises BadRequest for one that is empty or too long."""
-    key = headers.get("idempotency-key") if headers else None
-    if key is not None and not 0 < len(key) <= 255:
-        raise BadRequest("Idempotency-Key must have 1 to 255 characters.", param="Idempotency-Key")
+    return checked_key(headers.get("idempotency-key") if headers else None, "Idempotency-Key")
+
+
+def checked_key(key: Any, param: str) -> str | None:
+    """`key`, if it can be an idempotency key. Raises BadRequest naming `param`."""
+    if key is not None and not (isinstance(key, str) and 0 < len(key) <= 255):
+        raise BadRequest(f"{param} must have 1 to 255 characters.", param=param)
     return key
 
 

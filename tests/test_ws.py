@@ -1,6 +1,7 @@
 """The WebSocket surface: several generations over one socket, stop from anywhere, resume by event id."""
 
 import json
+import secrets
 from typing import Any
 
 import pytest
@@ -70,6 +71,23 @@ async def test_generate(stack: Stack) -> None:
     assert transcript.done
     assert transcript.done["status"] == "incomplete"
     assert transcript.done["usage"]["completion_tokens"] == 30
+
+
+async def test_a_generate_with_a_key_can_be_repeated(stack: Stack, client: Client) -> None:
+    """Cut before it knew the job's id, a client asks again, anywhere, and hears the one answer from its start."""
+    body, key = chat("ws keyed", 60, tailrace={"grace_seconds": 60}), secrets.token_hex(8)
+    async with socket(stack, 0) as ws:
+        await send(ws, type="generate", idempotency_key=key, **body)
+        first = await receive(ws)
+    async with socket(stack, 1) as ws:
+        await send(ws, type="generate", idempotency_key=key, ref="again", **body)
+        again = await receive(ws)
+        assert (again["id"], again["ref"]) == (first["id"], "again")
+        assert (await listen(ws)).text == answer_to(body)
+        await send(ws, type="generate", idempotency_key=key, **chat("another", 60))
+        assert (await receive(ws))["error"]["code"] == "idempotency_key_reused"
+    posted = await client.post("/v1/jobs", json=body, headers={"Idempotency-Key": key})
+    assert (posted.status_code, posted.json()["id"]) == (200, first["id"])
 
 
 async def test_several_generations_over_one_socket(stack: Stack) -> None:
@@ -164,6 +182,8 @@ BAD = [
     ('{"type": "attach"}', "invalid_request", "id"),
     ('{"type": "attach", "id": "job-none"}', "job_not_found", "id"),
     ('{"type": "stop", "id": 5}', "invalid_request", "id"),
+    ('{"type": "generate", "idempotency_key": 5}', "invalid_request", "idempotency_key"),
+    ('{"type": "generate", "idempotency_key": ""}', "invalid_request", "idempotency_key"),
     ('{"type": "generate", "model": "simulated"}', "invalid_request", "messages"),
     ('{"type": "generate", "model": "unknown", "prompt": "x"}', "model_not_found", "model"),
     ('{"type": "generate", "model": "simulated", "prompt": "x", "max_tokens": -1}', "invalid_request", "max_tokens"),

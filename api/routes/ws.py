@@ -17,7 +17,7 @@ from api.presence import cancel
 from api.sends import SendTimedOut
 from api.sse import parse_cursor
 from api.steer import steer
-from api.submit import submit
+from api.submit import checked_key, submit
 from api.views.chunks import wire_error
 from common.connections import translated
 from common.errors import BadRequest, TailraceError, TooManyRequests
@@ -108,7 +108,8 @@ class Session:
 
     async def _generate(self, message: dict[str, Any], ref: Any) -> None:
         self._check_room()
-        accepted = await submit(self._pod, "ws", message, self._owner, on_disconnect="cancel")
+        key = checked_key(message.pop("idempotency_key", None), "idempotency_key")
+        accepted = await submit(self._pod, "ws", message, self._owner, key=key, on_disconnect="cancel")
         await self._follow(accepted.record, START, ref)
 
     async def _attach(self, message: dict[str, Any], ref: Any) -> None:

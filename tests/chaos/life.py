@@ -78,7 +78,7 @@ class Life:
             await self._chat(leave_after)
         elif plan.surface == "whole":
             await self._whole()
-        elif plan.surface == "ws" and not plan.keyed:
+        elif plan.surface == "ws" and (not plan.keyed or plan.fate == "cling" or self._rng.random() < 0.5):
             await self._generate(leave_after)
         else:
             await self._submit()
@@ -164,7 +164,8 @@ class Life:
         while listener is None:
             try:
                 async with self._reading.connect() as ws:
-                    await ws.send(json.dumps({"type": "generate", **self._plan.body}))
+                    key = {"idempotency_key": self._plan.idempotency_key} if self._plan.keyed else {}
+                    await ws.send(json.dumps({"type": "generate", **key, **self._plan.body}))
                     first = json.loads(await asyncio.wait_for(ws.recv(), SILENCE_SECONDS))
                     if first["type"] == "error":
                         raise CannotFollow(first["error"]["code"])

@@ -86,9 +86,9 @@ def plan(seed: int, n: int) -> Plan:
 
 
 def _may_be_keyed(surface: Surface, fate: Fate) -> bool:
-    """A delete frees the key, so that a submit which was still under way becomes a second job. A socket's `generate`
-    takes no key, and jobs that die with their reader are made there."""
-    return fate != "delete" and not (surface == "ws" and fate in ("abandon", "cling"))
+    """A delete frees the key, so that a submit which was still under way becomes a second job. A job that is abandoned
+    over a socket is so by its first reader: a repeat would find it cancelled."""
+    return fate != "delete" and not (surface == "ws" and fate == "abandon")
 
 
 def number_of(prompt: str) -> int:
