@@ -8,6 +8,7 @@ python -m bench --only load_300 --profile api py-spy of the pod, to bench/out
 
 import argparse
 import os
+import signal
 import sys
 import time
 
@@ -31,6 +32,8 @@ console = Console(width=110 if not sys.stdout.isatty() else None)
 def main() -> int:
     args = _arguments()
     _clean_environment()
+    # So that whoever ends this early leaves no processes behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _yield_to_what_is_measured()
     options = Options(args.quick, args.apis, args.profile)
     store = _store() if args.write else None

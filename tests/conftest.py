@@ -38,6 +38,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 # Started in the background, a shell's children ignore SIGINT, and so would ours, which are to be stopped by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# `timeout` and CI systems send SIGTERM, which would end the run without its teardown: engines would live on.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 MakeStack = Callable[..., Stack]
 
