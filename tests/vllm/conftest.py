@@ -1,5 +1,6 @@
 """One real engine on the small real model, shared by all tests of this folder."""
 
+import shlex
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from workers.engines.vllm import VllmEngine
 
 MODELS = Path(__file__).parents[2] / ".tailrace" / "models"
 
-# float32, so that a continued answer equals an undisturbed one to the last bit of every argmax.
-ARGS = "--dtype float32 --enable-auto-tool-choice --tool-call-parser hermes --enable-prompt-tokens-details"
+HERMES = Path(__file__).with_name("hermes.jinja")
+
+# float32, so that a continued answer equals an undisturbed one to the last bit of every argmax. The parser of tool
+# calls is chosen by the template.
+ARGS = f"--dtype float32 --chat-template {shlex.quote(str(HERMES))} --enable-prompt-tokens-details"
 
 
 @pytest.fixture(scope="session")

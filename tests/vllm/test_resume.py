@@ -87,6 +87,7 @@ async def test_an_answer_that_was_complete_is_finished_without_the_engine(
 async def test_a_tool_call_is_continued_within_its_arguments(
     run: Run, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Read by the parser that was chosen by the chat template: nothing else names one."""
     call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
     ids = engine._llm.renderer.tokenizer.encode(call, add_special_tokens=False)
     body = chat("Weather in Paris?", max_tokens=len(ids), tools=TOOLS)

@@ -2,6 +2,7 @@
 
     engine.py        VllmEngine, the Engine that a worker drives
     setup.py         arguments of `vllm serve` -> AsyncLLM and the serving objects
+    parsers.py       which of vLLM's parsers reads the model's tool calls and thoughts
     client.py        what the serving layer sees instead of AsyncLLM, one per request; records token ids
     continuation.py  replays the token ids of an earlier attempt, then goes on after them
     chunks.py        the serving layer's SSE chunks -> canonical events

@@ -28,6 +28,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from common.settings import Settings
+from workers.engines.vllm import parsers
 from workers.engines.vllm.client import RequestClient
 from workers.engines.vllm.errors import refused
 
@@ -46,16 +47,17 @@ def parse_args(settings: Settings) -> Namespace:
         raise ValueError("no model: set TAILRACE_MODEL")
     if args.served_model_name is None:
         args.served_model_name = [settings.served_model_name or _name_of(args.model)]
+    model_config = AsyncEngineArgs.from_cli_args(args).create_model_config()
+    parsers.choose(args, model_config)
     validate_parsed_serve_args(args)
     if current_platform.is_cpu() and args.max_model_len is None:
-        model_max = AsyncEngineArgs.from_cli_args(args).create_model_config().max_model_len
-        args.max_model_len = min(model_max, _CPU_MAX_MODEL_LEN)
+        args.max_model_len = min(model_config.max_model_len, _CPU_MAX_MODEL_LEN)
     return args
 
 
 def _defaults(settings: Settings) -> dict[str, Any]:
     # A signal to the whole process group (Ctrl-C, systemd) reaches EngineCore too, which would abort what runs.
-    common = {"model": settings.model, "shutdown_timeout": math.ceil(settings.drain_seconds)}
+    common = {"model": settings.model, "shutdown_timeout": math.ceil(settings.drain_seconds), **parsers.UNDECIDED}
     return common | _cpu_defaults() if current_platform.is_cpu() else common
 
 
