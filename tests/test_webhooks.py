@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from openai.types import webhooks
 from redis.asyncio import Redis
 
 from api.auth import digest_of
 from common.keys import Keys
 from tests.conftest import MakeStack
+from tests.openai.strict import check
 from tests.support.client import Client, chat
 from tests.support.processes import Stack
 from tests.support.receiver import HANG, Receiver
+from tests.support.upstream import ScriptedUpstream
 from tests.support.wait import until
 
 
@@ -90,6 +93,43 @@ async def test_the_end_of_a_job_is_told_once_and_signed(
         verifier = OpenAI(api_key="none", webhook_secret=secret).webhooks
         for received in receiver.received:
             verifier.verify_signature(received.body, received.headers)
+
+
+async def test_background_responses_are_told_of_as_openai_does(
+    make_stack: MakeStack, upstream: ScriptedUpstream, receiver: Receiver, redis: Redis
+) -> None:
+    stack = make_stack(**SETTINGS)
+    async with Client(stack.api().url) as client:
+        stack.worker()
+        stack.worker(engine="openai", upstream_url=upstream.url)
+
+        async def background(prompt: str, model: str = "simulated", tokens: int = 1000) -> str:
+            told = {"webhook_url": receiver.url}
+            body = {"model": model, "input": prompt, "max_output_tokens": tokens, "background": True, "tailrace": told}
+            response = await client.post("/v1/responses", json=body)
+            assert response.status_code == 200, response.text
+            return str(response.json()["id"])
+
+        expected: dict[str, Any] = {
+            await background("hello", model="scripted"): webhooks.ResponseCompletedWebhookEvent,
+            await background("broken", model="scripted"): webhooks.ResponseFailedWebhookEvent,
+            await background("hello", tokens=2): webhooks.ResponseIncompleteWebhookEvent,
+            (cancelled := await background("hello")): webhooks.ResponseCancelledWebhookEvent,
+        }
+        assert (await client.post(f"/v1/responses/{cancelled}/cancel")).status_code == 200
+        await until(lambda: len(receiver.received) >= len(expected), "all events")
+        await outbox_is_empty(redis, stack)
+        assert len(receiver.received) == len(expected)
+        for response_id, event_of in expected.items():
+            [received] = receiver.about(response_id)
+            unwrapped = OpenAI(api_key="none", webhook_secret=NEW).webhooks.unwrap(received.body, received.headers)
+            assert isinstance(unwrapped, event_of)
+            check(event_of, received.event)
+            # docs/webhooks.md: no more than the id, and the type's second word is the status that one then fetches.
+            status = (await client.get(f"/v1/responses/{response_id}")).json()["status"]
+            assert received.event["type"] == f"response.{status}"
+            assert received.event["data"] == {"id": response_id}
+            assert received.event["id"] == received.id == response_id.replace("resp_", "evt_")
 
 
 async def test_the_receivers_path_is_not_logged(hooked: Stack, sender: Client, receiver: Receiver) -> None:
