@@ -195,7 +195,7 @@ async def test_memory_is_bounded_while_redis_is_away(bench: Bench, settings: Set
             await asyncio.sleep(0)
 
     speaking = asyncio.create_task(engine())
-    await until(lambda: bench.writer.outages >= 3, "several flushes failed")
+    await until(lambda: bench.writer.outages >= 3 and job_log.full, "several flushes failed, and it may hold no more")
     before = said
     await until(lambda: bench.writer.outages >= 5, "more flushes failed")
     assert said == before, "the engine is held back"

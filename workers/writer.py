@@ -165,8 +165,9 @@ class JobLog:
         # The first entry of a job creates its stream. No later one may: a stalled worker that wakes up after the
         # stream has expired would leave a stream behind that nobody ever expires.
         create = () if id == "1-1" else ("NOMKSTREAM",)
-        maxlen, data = self._writer.maxlen, events.encode(oldest.event)
-        return ("XADD", self.key, *create, "MAXLEN", "~", maxlen, id, "e", data)
+        # Never needed if the budget is right, and until then three words less for Redis to read and to log.
+        bound = ("MAXLEN", "~", self._writer.maxlen) if self.seq > self._writer.maxlen else ()
+        return ("XADD", self.key, *create, *bound, id, "e", events.encode(oldest.event))
 
     def acknowledged(self) -> None:
         self.flushing = None
