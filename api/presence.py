@@ -61,10 +61,12 @@ class Presence:
             return
         del self._readers[record.id]
         self._new.discard(record.id)
-        if closing:
-            return  # the entry lapses by itself, which is the time that the reader has to come back
+        if closing or ended:
+            # The entry lapses by itself: nobody asks for that of a job that has ended, and a reader that was sent away
+            # has this time to come back.
+            return
         # Without the record: it holds the whole request, and a grace may be long.
-        leaving = self._left(record.id, record.options.grace_seconds, ended)
+        leaving = self._left(record.id, record.options.grace_seconds)
         task = asyncio.create_task(leaving, name=f"left {record.id}")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -74,7 +76,7 @@ class Presence:
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=timeout)
 
-    async def _left(self, job_id: str, grace_seconds: float, ended: bool) -> None:
+    async def _left(self, job_id: str, grace_seconds: float) -> None:
         key = self._keys.attached(job_id)
         try:
             await self._announce()  # so that an attach under way is not behind the detach
@@ -83,7 +85,7 @@ class Presence:
                 # Somebody came while the key was being removed.
                 await self._refresh([job_id])
                 return
-            if ended or others:
+            if others:
                 return
             if grace_seconds > 0:
                 await asyncio.sleep(grace_seconds)

@@ -18,14 +18,17 @@ from common.fleet import WorkerInfo
 router = APIRouter(prefix="/v1")
 
 
-@router.post("/chat/completions")
 async def chat_completions(request: Request) -> Response:
     return await _complete(request, "chat")
 
 
-@router.post("/completions")
 async def completions(request: Request) -> Response:
     return await _complete(request, "completion")
+
+
+# Plain routes. One of FastAPI's own takes each request apart for parameters that these do not have.
+router.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
+router.add_route("/v1/completions", completions, methods=["POST"])
 
 
 @router.get("/models")
