@@ -7,19 +7,26 @@ from typing import Any, TypeGuard
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from api.answers import CLIENT_CLOSED_REQUEST
 from api.pod import Pod
 from api.routes import batch, jobs, openai, ops, responses, stored, ws
+from api.sse import SERVER_SEND
 from common.errors import BY_STATUS, BadRequest, NotFound, ServerFault, TailraceError
 from common.settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class PodApp(FastAPI):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SERVER_SEND] = send
+        await super().__call__(scope, receive, send)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -32,7 +39,7 @@ def create_app(settings: Settings) -> FastAPI:
         yield
         await pod.stop()
 
-    app = FastAPI(title="Tailrace", lifespan=lifespan, openapi_url=None)
+    app = PodApp(title="Tailrace", lifespan=lifespan, openapi_url=None)
     app.state.pod = pod
     # `batch` before `jobs`, where it would be the id of a job.
     for module in (openai, stored, responses, batch, jobs, ws, ops):
@@ -64,14 +71,15 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 def _not_served(request: Request) -> str:
     message = f"Nothing is served at {request.method} {request.url.path}."
     if request.url.path.startswith("/v1/"):
-        served = [f"{' '.join(route.methods)} {route.path_format}" for route in request.app.routes if _is_api(route)]
+        routes = [route for route in request.app.routes if _is_api(route)]
+        served = [f"{' '.join(route.methods or ())} {route.path_format}" for route in routes]
         message += " Tailrace generates text; embeddings, audio, images and so on need another server."
         message += f" It serves: {', '.join(served)}."
     return message
 
 
-def _is_api(route: BaseRoute) -> TypeGuard[APIRoute]:
-    return isinstance(route, APIRoute) and route.path.startswith("/v1/")
+def _is_api(route: BaseRoute) -> TypeGuard[Route]:
+    return isinstance(route, Route) and route.path.startswith("/v1/")
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

@@ -78,7 +78,7 @@ class Attachment:
         except (RedisError, OSError):
             with translated():
                 raise
-        self._pod.metrics.events.inc(len(said))
+        self._pod.metrics.events_sent += len(said)
         if said:
             self.ended = said[-1][1]["type"] == END
         if not self._token_seen:

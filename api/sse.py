@@ -8,9 +8,9 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from api.attachment import Attachment
@@ -19,13 +19,17 @@ from api.pod import Pod
 from api.sends import SendTimedOut
 from api.views import View
 from api.views.chunks import Frame
+from api.waiting import ClientGone, unless_gone
 from common.errors import BadRequest, TailraceError
 from common.events import START, EventId
+from common.tasks import cancel_all
 
 log = logging.getLogger(__name__)
 
 RETRY_MS = 500
 """What readers are told to wait before they resume at another pod."""
+SERVER_SEND = "tailrace.send"
+"""Where in a request's scope the server's own `send` is, as it was before Starlette wrapped it."""
 KEEPALIVE = ServerSentEvent(comment="keepalive", sep="\n").encode()
 
 
@@ -68,7 +72,9 @@ class JobStream(EventSourceResponse):
     sse-starlette's response with another way of running. Its own takes five tasks per stream and a cancel scope per
     event, which cost more than the rest of an event's way through the pod (docs/performance.md). Here:
 
-    - one task streams, one waits for the client to leave;
+    - one task streams, one waits for the client to leave. The request's own task is neither: each await passes through
+      all frames of its task, and there are fifteen of uvicorn, Starlette and FastAPI above this one;
+    - chunks go to the server's own `send`, past Starlette's three wrappers, which only want to know of the start;
     - keepalives and sends that take too long are looked after for all streams together (api/keepalive, api/sends);
     - a shutdown comes through the hub, which ends the attachment (api/server).
     """
@@ -80,36 +86,33 @@ class JobStream(EventSourceResponse):
         self._view = view
         self._skip = skip
         self._send: Send
-        self._task: asyncio.Task[Any] | None = None
-        self._cut = False
+        self._streaming: asyncio.Task[None] | None = None
         self._keepalive: asyncio.Task[None] | None = None
         super().__init__(iter(()), headers={"Cache-Control": "no-cache", "X-Job-Id": attachment.record.id}, ping=0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send = send
-        self._task = asyncio.current_task()
-        leaving = asyncio.create_task(self._cut_when_gone(receive), name=f"leaving {self._attachment.record.id}")
-        self._pod.keepalive.streams.add(self)
+        self._send = scope[SERVER_SEND]
         try:
-            await self._stream()
-        except asyncio.CancelledError:
-            if not self._cut or self._task is None or self._task.uncancel():
-                raise
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            self._streaming = asyncio.create_task(self._stream(), name=f"stream {self._attachment.record.id}")
+            self._pod.keepalive.streams.add(self)
+            await unless_gone(Request(scope, receive), self._streaming)
+            if not self._streaming.cancelled():
+                self._streaming.result()
+        except ClientGone:
+            pass
         except SendTimedOut:
             log.info("job %s: its reader does not read, closed", self._attachment.record.id)
         finally:
             self._pod.keepalive.streams.discard(self)
-            leaving.cancel()
-            if self._keepalive:
-                self._keepalive.cancel()
             self._attachment.close()
+            await cancel_all(task for task in (self._streaming, self._keepalive) if task)
 
     def keep_alive(self) -> None:
         if self._keepalive is None or self._keepalive.done():
             self._keepalive = asyncio.create_task(self._comment(), name="keepalive")
 
     async def _stream(self) -> None:
-        await self._send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             if opening := self._opening():
                 await self._write(opening)
@@ -133,16 +136,8 @@ class JobStream(EventSourceResponse):
         try:
             await self._write(KEEPALIVE)
         except SendTimedOut:
-            self._cut_off()
-
-    async def _cut_when_gone(self, receive: Receive) -> None:
-        await self._listen_for_disconnect(receive)
-        self._cut_off()
-
-    def _cut_off(self) -> None:
-        assert self._task
-        self._cut = True
-        self._task.cancel()
+            assert self._streaming
+            self._streaming.cancel()
 
     def _opening(self) -> bytes:
         """What a protocol says before the job's first event."""
@@ -160,12 +155,11 @@ class JobStream(EventSourceResponse):
 def sse_bytes(id: EventId | None, frames: list[Frame], skip: int = 0) -> bytes:
     """The frames of one event. A cursor of another view may count more than there are: the last is always told."""
     last = len(frames) - 1
-    lines: list[bytes] = []
-    for n in range(max(0, min(skip, last)), last + 1):
-        name, data = frames[n]
-        if id is not None:
-            lines.append(b"id: %d-%d\n" % id if n == last else b"id: %d-%d.%d\n" % (*id, n + 1))
-        if name is not None:
-            lines.append(b"event: %s\n" % name.encode())
-        lines.append(b"data: %s\n\n" % data)
-    return b"".join(lines)
+    told: list[bytes] = []
+    for n, (name, data) in enumerate(frames):
+        if n < skip and n < last:
+            continue
+        place = b"" if id is None else b"id: %d-%d\n" % id if n == last else b"id: %d-%d.%d\n" % (*id, n + 1)
+        named = b"" if name is None else b"event: %s\n" % name.encode()
+        told.append(b"%s%sdata: %s\n\n" % (place, named, data))
+    return b"".join(told)

@@ -57,7 +57,7 @@ class EventId(NamedTuple):
     def of_entry(cls, raw: bytes) -> Self:
         """As `parse`, for ids that Redis wrote: without the checks, because a pod does this for every token."""
         attempt, _, seq = raw.partition(b"-")
-        return cls(int(attempt), int(seq))
+        return tuple.__new__(cls, (int(attempt), int(seq)))
 
 
 START = EventId(0, 0)

@@ -55,17 +55,18 @@ class Topic:
 
     def take(self, items: list[Any]) -> None:
         """Add new entries as XREAD replies them, [[id, [field, payload]], ...], and wake the readers."""
+        ids = [EventId.of_entry(id) for id, _ in items]
         entries: list[Entry] = []
         size = 0
         try:
-            for id, (_, payload) in items:
-                entries.append((EventId.of_entry(id), events.decode(payload)))
+            for id, (_, (_, payload)) in zip(ids, items, strict=True):
+                entries.append((id, events.decode(payload)))
                 size += len(payload)
         except ValueError:
             entries = []  # what cannot be decoded is not in the ring: its readers meet it in the log, and fail there
-        self._make_room(EventId.of_entry(items[0][0]), entries, size)
+        self._make_room(ids[0], entries, size)
         self.ring += entries
-        self.tail = entries[-1][0] if entries else EventId.of_entry(items[-1][0])
+        self.tail = ids[-1]
         self.moved_at = time.monotonic()
         self.waiting_again = 0
         self.wake()
