@@ -1,4 +1,8 @@
-"""A real engine: vLLM's own server and Tailrace, one after the other, with the same model, arguments and prompts."""
+"""A real engine: vLLM's own server and Tailrace, by turns, with the same model, arguments and prompts.
+
+Both live all the time and one of them works. A model's step on a CPU takes up to half as long again in one minute as
+in the next, which is ten times what there is to find: so the two take turns request by request, and batch by batch.
+"""
 
 import asyncio
 import contextlib
@@ -8,15 +12,15 @@ import shlex
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from bench import systems
 from bench.client import STREAM_SECONDS, Stream, start
 from bench.measure import CpuMeter, percentile
-from bench.scenario import Options, Result, Scenario, Variant
+from bench.scenario import Options, Result, Scenario
 from bench.systems import System, run, wait_until_live
 from bench.wire import post
 from tests.support.processes import ROOT, Process, free_port
@@ -31,8 +35,10 @@ ARGS = (
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 START_SECONDS = 240.0
 
-WARM, ALONE, ALONE_TOKENS = 3, 30, 8
-AT_ONCE, BATCHES, TOKENS = 16, 3, 96
+WARM, ALONE, ALONE_TOKENS = 3, 60, 8
+AT_ONCE, BATCHES, TOKENS = 16, 6, 96
+REST_SECONDS = 0.3
+"""Between turns: OpenMP's threads go on spinning for up to 0.2 s after their work."""
 TOPICS = ("rivers", "bread", "the moon", "trains", "bees", "glass", "winter", "maps")
 
 
@@ -114,45 +120,84 @@ async def _ask(system: System, streams: list[TextStream]) -> float:
     return time.monotonic() - begun
 
 
-async def _measure(system: System) -> Result:
-    """First one request at a time, then AT_ONCE at once."""
-    alone: list[TextStream] = []
-    for seed in range(WARM + ALONE):
-        alone.append(TextStream(seed, ALONE_TOKENS))
-        await _ask(system, alone[-1:])
-    await _ask(system, [TextStream(k, TOKENS // 4) for k in range(AT_ONCE)])
-    meter, seconds, together = CpuMeter(system.pids), 0.0, list[TextStream]()
-    for batch in range(BATCHES):
+class Side:
+    """One of the two servers, and what it did."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._alone: list[TextStream] = []
+        self._together: list[TextStream] = []
+        self._seconds = 0.0
+        self._cpu: Counter[str] = Counter()
+
+    async def alone(self, seed: int) -> None:
+        self._alone.append(TextStream(seed, ALONE_TOKENS))
+        await _ask(self._system, self._alone[-1:])
+
+    async def together(self, batch: int) -> None:
         streams = [TextStream(batch * AT_ONCE + k, TOKENS) for k in range(AT_ONCE)]
-        seconds += await _ask(system, streams)
-        together += streams
-    tokens = sum(stream.received for stream in together)
-    ttft = [(stream.first_at - stream.sent_at) * 1000 for stream in alone[WARM:]]
-    figures = {
-        "ttft_p50_ms": percentile(ttft, 0.5),
-        "ttft_p99_ms": percentile(ttft, 0.99),
-        "tokens_per_s": tokens / seconds,
-        **{f"cpu_{name}_us": used / tokens * 1e6 for name, used in meter.used().items()},
-    }
-    wrong = sum(abs(stream.tokens - stream.received) for stream in [*alone, *together])
-    return Result(figures, wrong, [stream.failure for stream in [*alone, *together] if stream.failure])
+        meter = CpuMeter(self._system.pids)
+        self._seconds += await _ask(self._system, streams)
+        self._cpu.update(meter.used())
+        self._together += streams
+
+    def result(self) -> Result:
+        ttft = [(stream.first_at - stream.sent_at) * 1000 for stream in self._alone]
+        tokens = sum(stream.received for stream in self._together)
+        figures = {
+            "ttft_p50_ms": percentile(ttft, 0.5),
+            "ttft_p99_ms": percentile(ttft, 0.99),
+            "tokens_per_s": tokens / self._seconds,
+            **{f"cpu_{name}_us": used / tokens * 1e6 for name, used in self._cpu.items()},
+        }
+        streams = [*self._alone, *self._together]
+        wrong = sum(abs(stream.tokens - stream.received) for stream in streams)
+        return Result(figures, wrong, [stream.failure for stream in streams if stream.failure])
 
 
-def _variant(make: Callable[[], AbstractContextManager[System]]) -> Variant:
-    def measured(_: Options) -> Result:
-        with make() as system:
-            return run(_measure(system))
+async def _take_turns(servers: dict[str, System], say: Callable[[str], None]) -> dict[str, Result]:
+    say("vllm: warming up")
+    warm = [Side(system) for system in servers.values()]
+    for seed in range(WARM):
+        for side in warm:
+            await side.alone(seed)
+    for side in warm:
+        await side.together(0)
+    sides = {name: Side(system) for name, system in servers.items()}
+    say(f"vllm: {ALONE} requests, one at a time")
+    for turn in range(ALONE):
+        for side in _in_turn(sides, turn):
+            await asyncio.sleep(REST_SECONDS)
+            await side.alone(WARM + turn)
+    for turn in range(BATCHES):
+        say(f"vllm: {AT_ONCE} at once, batch {turn + 1}")
+        for side in _in_turn(sides, turn):
+            await asyncio.sleep(REST_SECONDS)
+            await side.together(turn)
+    return {name: side.result() for name, side in sides.items()}
 
-    return measured
+
+def _in_turn(sides: dict[str, Side], turn: int) -> list[Side]:
+    """Who was second is first in the next turn."""
+    return list(sides.values())[:: -1 if turn % 2 else 1]
 
 
-VLLM = Scenario(
+class ByTurns(Scenario):
+    """Measures its two variants in one run of both."""
+
+    def run(self, options: Options, say: Callable[[str], None]) -> dict[str, Result]:
+        say("vllm: starting both servers")
+        with _tailrace() as ours, _own_server() as theirs:
+            return run(_take_turns({"tailrace": ours, "vllm": theirs}, say))
+
+
+VLLM = ByTurns(
     "vllm",
     "A real engine, beside vLLM's own server",
-    f"SmolLM2-135M on this machine's CPU. {ALONE} requests one at a time, then {BATCHES} times {AT_ONCE} at once with "
-    f"{TOKENS} tokens each. Both sides: `{ARGS}`. Each server runs alone, started anew for each round. "
-    "`CPU engine` and `CPU worker` contain the model's own arithmetic.",
-    {"tailrace": _variant(_tailrace), "vllm": _variant(_own_server)},
-    rounds=3,
+    f"SmolLM2-135M on this machine's CPU. Both servers live and take turns: {ALONE} requests one at a time, each to "
+    f"one server and then to the other; then {BATCHES} times {AT_ONCE} at once with {TOKENS} tokens each, likewise. "
+    f"Both have `{ARGS}`. `CPU engine` and `CPU worker` contain the model's own arithmetic.",
+    variants={},  # not one after the other: see ByTurns
+    rounds=1,
     needs_vllm=True,
 )
