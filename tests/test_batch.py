@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from api.auth import digest_of
 from common.keys import Keys
 from tests.conftest import MakeStack
+from tests.responses.support import check_response
 from tests.support.client import Client, answer_to, chat, lines
 from tests.support.processes import Stack
 from tests.support.receiver import Receiver
@@ -94,6 +95,30 @@ async def test_text_completions_and_blank_lines(client: Client) -> None:
     assert objects == ["chat.completion", "text_completion"]
 
 
+def response_line(custom_id: str, **body: Any) -> dict[str, Any]:
+    return line(custom_id, {"model": "simulated", "input": custom_id, **body}, url="/v1/responses")
+
+
+async def test_a_response_is_what_its_endpoint_gives(client: Client, other: Client) -> None:
+    entries = [response_line("a", max_output_tokens=3), line("b"), response_line("c", max_output_tokens=2, store=False)]
+    batch_id = await submitted(client, entries)
+    batch = await ended(client, batch_id)
+    assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    stored, chatted, unstored = await results(other, batch_id)
+    answer = check_response(stored["response"]["body"])
+    assert (answer["object"], answer["status"]) == ("response", "incomplete")
+    assert stored["response"]["request_id"] == answer["id"]
+    assert stored["id"] == answer["id"].replace("resp_", "batch_req_")
+    assert (await other.get(f"/v1/responses/{answer['id']}")).json() == answer
+    assert chatted["response"]["body"]["object"] == "chat.completion"
+    hidden = check_response(unstored["response"]["body"])
+    assert (await other.get(f"/v1/responses/{hidden['id']}")).status_code == 404
+    following = await submitted(client, [response_line("d", max_output_tokens=2, previous_response_id=answer["id"])])
+    await ended(client, following)
+    [result] = await results(client, following)
+    assert result["response"]["body"]["previous_response_id"] == answer["id"]
+
+
 BAD: list[tuple[str, Any, int, str, str]] = [
     ("no json", b"{nope\n", 400, "invalid_json", "line 2"),
     ("no object", b"[1]\n", 400, "invalid_json", "line 2"),
@@ -104,6 +129,17 @@ BAD: list[tuple[str, Any, int, str, str]] = [
     ("url", line("b", url="/v1/embeddings"), 400, "invalid_request", "line 2: url"),
     ("body", line("b", chat(max_tokens=0)), 400, "invalid_request", "line 2: body.max_tokens"),
     ("stream", line("b", chat(stream=True)), 400, "invalid_request", "line 2: body.stream"),
+    ("response's stream", response_line("b", stream=True), 400, "invalid_request", "line 2: body.stream"),
+    ("background", response_line("b", background=True), 400, "invalid_request", "line 2: body.background"),
+    ("response's", response_line("b", max_output_tokens=0), 400, "invalid_request", "line 2: body.max_output_tokens"),
+    ("input", response_line("b", input=[]), 400, "invalid_request", "line 2: body.input"),
+    (
+        "previous",
+        response_line("b", previous_response_id="resp_x"),
+        400,
+        "previous_response_not_found",
+        "line 2: body.previous_response_id",
+    ),
     ("option", line("b", chat(tailrace={"x": 1})), 400, "invalid_request", "line 2: body.tailrace.x"),
     ("model", line("b", chat(model="unknown")), 404, "model_not_found", "line 2: model"),
 ]

@@ -11,11 +11,18 @@ from starlette.requests import Request
 
 from api.bodies import bad_request, generation_body, parse_body, parse_json, prompt_chars
 from api.pod import Pod
+from api.responses.body import parse_response_body
+from api.responses.stored import asked
+from api.responses.translate import rename
 from common.batches import Draft
 from common.errors import BadRequest, TailraceError, TooLarge
 from common.records import JobRequest, Kind, new_job_id
 
-ENDPOINTS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
+ENDPOINTS: dict[str, Literal["chat", "completion", "response"]] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completion",
+    "/v1/responses": "response",
+}
 _HEADERS = ("x-tailrace-priority", "x-tailrace-deadline-seconds")
 """Apply to every line that does not say otherwise itself. The other headers are the batch's, or make no sense here."""
 
@@ -77,21 +84,35 @@ class Reading:
         if line.url not in ENDPOINTS:
             raise BadRequest(f"url: one of {', '.join(ENDPOINTS)} is expected.", param="url")
         self._seen.add(line.custom_id)
-        await self.draft.add(line.custom_id, self._request(ENDPOINTS[line.url], line.body))
-
-    def _request(self, kind: Kind, raw: dict[str, Any]) -> JobRequest:
+        surface = ENDPOINTS[line.url]
         try:
-            body = parse_body(kind, raw, self.headers)
-            if body.stream:
-                raise BadRequest("stream: the answers of a batch are read as a whole.", param="stream")
-            told = self.pod.webhooks.receiver(body.tailrace.webhook_url, by_default=False)
-            options = replace(body.options("continue"), on_disconnect="continue", webhook_url=told)
+            request = await self._response(line.body) if surface == "response" else self._request(surface, line.body)
         except BadRequest as error:
             raise BadRequest(error.message, code=error.code, param=f"body.{error.param}") from error
+        await self.draft.add(line.custom_id, request)
+
+    async def _response(self, raw: dict[str, Any]) -> JobRequest:
+        body = parse_response_body(raw)
+        if body.background:
+            raise BadRequest("background: nobody waits for a line of a batch anyway.", param="background")
+        chat, kept = await asked(self.pod, body, self.owner)
+        try:
+            return self._request("chat", chat, kept)
+        except BadRequest as error:
+            rename(error)
+            raise
+
+    def _request(self, kind: Kind, raw: dict[str, Any], response: dict[str, Any] | None = None) -> JobRequest:
+        body = parse_body(kind, raw, self.headers)
+        if body.stream:
+            raise BadRequest("stream: the answers of a batch are read as a whole.", param="stream")
+        told = self.pod.webhooks.receiver(body.tailrace.webhook_url, by_default=False)
+        options = replace(body.options("continue"), on_disconnect="continue", webhook_url=told)
         chars = prompt_chars(raw)
         if chars >= self._longest.get(body.model, (-1, 0))[0]:
             self._longest[body.model] = (chars, self._number)
-        return JobRequest(new_job_id(kind), kind, body.model, self.owner, generation_body(raw), options)
+        job_id = new_job_id("response" if response else kind)
+        return JobRequest(job_id, kind, body.model, self.owner, generation_body(raw), options, response)
 
 
 def reading(pod: Pod, owner: str, request: Request) -> Reading:

@@ -31,7 +31,7 @@ async def results(batches: BatchStore, batch: Batch) -> AsyncIterator[bytes]:
 
 def _line(job_id: str, custom_id: str, record: JobRecord | None) -> dict[str, Any]:
     return {
-        "id": "batch_req_" + job_id.rpartition("-")[2],
+        "id": "batch_req_" + job_id.replace("_", "-").rpartition("-")[2],
         "custom_id": custom_id,
         "response": _response(record) if record else None,
         "error": _error(job_id, record),

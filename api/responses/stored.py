@@ -1,11 +1,15 @@
-"""Finding a response, and the conversation that it ends."""
+"""Finding a response, and the conversation that it ends or goes on with."""
+
+from typing import Any
 
 import msgpack
 
 from api.owned import settled
 from api.pod import Pod
-from api.responses.items import Message, messages_of
+from api.responses.body import ResponseBody
+from api.responses.items import Message, messages_of, parse_items
 from api.responses.machine import whole
+from api.responses.translate import chat_body, kept
 from common.connections import translated
 from common.errors import BadRequest, NotFound
 from common.records import JobRecord
@@ -21,6 +25,16 @@ async def stored_response(pod: Pod, response_id: str, owner: str) -> JobRecord:
         if record and record.owner == owner and record.response and record.response["store"] and not record.deleted:
             return await settled(pod, record)
     raise NotFound(f"Response with id {response_id[:100]!r} not found.", param="response_id")
+
+
+async def asked(pod: Pod, body: ResponseBody, owner: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a request for a response becomes: the body of a chat, and what is kept beside it. Raises BadRequest."""
+    items = parse_items(body.input)
+    messages = messages_of(items)
+    if body.previous_response_id is not None:
+        messages = [*await conversation_until(pod, body.previous_response_id, owner), *messages]
+        check_length(messages, pod.settings.max_body_bytes)
+    return chat_body(body, messages), kept(body, items)
 
 
 async def conversation_until(pod: Pod, response_id: str, owner: str) -> list[Message]:

@@ -15,12 +15,11 @@ from api.pod import Pod
 from api.presence import cancel
 from api.responses.body import ResponseBody, parse_response_body
 from api.responses.input import input_items
-from api.responses.items import messages_of, parse_items
 from api.responses.machine import whole
 from api.responses.objects import STATUS, unfinished
-from api.responses.stored import check_length, conversation_until, stored_response
+from api.responses.stored import asked, stored_response
 from api.responses.stream import ResponseStream, no_longer_streamed, window
-from api.responses.translate import chat_body, kept, rename
+from api.responses.translate import rename
 from api.submit import submit
 from common.aggregate import Aggregate
 from common.connections import translated
@@ -116,22 +115,18 @@ async def list_input_items(
 
 
 async def _submit(request: Request, pod: Pod, body: ResponseBody, owner: str) -> JobRecord:
-    items = parse_items(body.input)
-    messages = messages_of(items)
-    if body.previous_response_id is not None:
-        messages = [*await conversation_until(pod, body.previous_response_id, owner), *messages]
-        check_length(messages, pod.settings.max_body_bytes)
+    chat, kept = await asked(pod, body, owner)
     if body.background and request.headers.get("x-tailrace-on-disconnect") == "cancel":
         raise BadRequest("A background response has no reader to wait for.", param="X-Tailrace-On-Disconnect")
     on_disconnect: Literal["cancel", "continue"] = "continue" if body.background else "cancel"
     accepted = await submit(
         pod,
         "response",
-        chat_body(body, messages),
+        chat,
         owner,
         request.headers,
         on_disconnect=on_disconnect,
-        response=kept(body, items),
+        response=kept,
     )
     return accepted.record
 
