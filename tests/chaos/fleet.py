@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import random
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -14,39 +12,13 @@ import psutil
 
 from tests.chaos.ledger import Ledger
 from tests.chaos.proxy import Link
-from tests.support.processes import Process, RedisServer, tailrace
+from tests.support.processes import Process, RedisServer, free_port, tailrace
 from tests.support.wait import until
 
 NAMESPACE = "chaos"
 RESTART_SECONDS = 0.3
 END_SECONDS = 30.0
 """From SIGTERM to the end of a process, at most; more than its drain and all its timeouts for Redis."""
-
-
-def quiet_port() -> int:
-    """A free port below the ephemeral ones.
-
-    A port of a process that is down for a moment must not be taken by somebody's outgoing connection, not even by one
-    that tries to reach that very port (TCP would connect it to itself).
-    """
-    while True:
-        port = random.randint(15_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-
-
-class QuietRedis(RedisServer):
-    def __init__(self, folder: Path) -> None:
-        self.port = quiet_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._folder = folder
-        self._options = {}
-        self.process = None
-        self.start()
 
 
 class Slot:
@@ -100,9 +72,9 @@ class Fleet:
     """Each process reaches Redis over a link of its own that can be broken."""
 
     def __init__(self, folder: Path, pods: int, workers: int, settings: dict[str, Any], ledger: Ledger) -> None:
-        self.redis = QuietRedis(folder / "redis")
-        self.ports = [quiet_port() for _ in range(pods)]
-        self.links = [Link(quiet_port(), self.redis.port) for _ in range(workers + pods)]
+        self.redis = RedisServer(folder / "redis")
+        self.ports = [free_port() for _ in range(pods)]
+        self.links = [Link(free_port(), self.redis.port) for _ in range(workers + pods)]
         """Of the workers, then of the pods."""
         self.pods: list[Slot] = []
         self.workers: list[Slot] = []

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.support.processes import free_port, lives
 from tests.support.wait import until
 
 TAILRACE = (sys.executable, "-P", "-m", "cli.main")
@@ -34,7 +34,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(*arguments: str, stdin: str = "", **env: str) -> Finished:
     """One command, to its end."""
     done = subprocess.run(
-        [*TAILRACE, *arguments], input=stdin, capture_output=True, text=True, timeout=60, env=environment(**env)
+        [*TAILRACE, *arguments], input=stdin, capture_output=True, text=True, timeout=120, env=environment(**env)
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Finished(done.returncode, done.stdout, done.stderr)
@@ -51,24 +51,12 @@ def start(*arguments: str, **env: str) -> "subprocess.Popen[str]":
     )
 
 
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as stack:
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
-
-
 class Up:
     """One `tailrace up` on the simulated engine. `out` and `err` are what it has printed so far."""
 
     def __init__(self, data: Path, *options: str, apis: int = 1, **env: str) -> None:
         self.data = data
-        self.port = free_ports(apis)
+        self.port = free_port(row=apis)
         self.urls = [f"http://127.0.0.1:{self.port + number}" for number in range(apis)]
         self._folder = data.with_name(f"{data.name}-output-{self.port}")
         self._folder.mkdir(parents=True)
@@ -107,7 +95,7 @@ class Up:
 
     def child(self, command: str) -> psutil.Process:
         """The first child whose command line has `command` in it."""
-        return next(child for child in self.children() if command in " ".join(child.cmdline()))
+        return next(child for child in self.children() if command in command_of(child))
 
     async def ended(self) -> int:
         await until(lambda: self.process.poll() is not None, "tailrace up ends")
@@ -119,7 +107,7 @@ class Up:
         self.process.send_signal(signum)
         code = await self.ended()
         # What a SIGKILL orphans is killed by the kernel, but reaped by somebody else in their own time.
-        await until(lambda: not any(_lives(child) for child in children), "all children have ended")
+        await until(lambda: not any(lives(child) for child in children), "all children have ended")
         return code
 
     def clean_up(self) -> None:
@@ -138,14 +126,15 @@ class Up:
         return done.out.strip()
 
     def job(self, job_id: str) -> dict[str, object]:
-        response = httpx.get(f"{self.url}/v1/jobs/{job_id}")
+        response = httpx.get(f"{self.url}/v1/jobs/{job_id}", timeout=60)
         assert response.status_code == 200, response.text
         job: dict[str, object] = response.json()
         return job
 
 
-def _lives(process: psutil.Process) -> bool:
+def command_of(process: psutil.Process) -> str:
+    """Empty when it has ended meanwhile."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
-        return False
+        return ""

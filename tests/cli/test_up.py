@@ -13,8 +13,9 @@ import pytest
 from cli.failure import Failure
 from cli.redis_server import find_binary
 from tests.cli.conftest import StartUp
-from tests.cli.support import Up, run, start
+from tests.cli.support import Up, command_of, run, start
 from tests.support.client import Client, answer_to, chat, chat_stream
+from tests.support.processes import lives
 from tests.support.wait import until
 
 
@@ -75,7 +76,7 @@ async def test_a_second_signal_does_not_wait_for_open_streams(start_up: StartUp)
             assert up.process.poll() is None
             up.process.send_signal(signal.SIGINT)
             assert await up.ended() == 0
-    assert not any(child.is_running() for child in children)
+    await until(lambda: not any(lives(child) for child in children), "all children have ended")
     assert not (up.data / "redis" / "redis.sock").exists()
 
 
@@ -88,8 +89,8 @@ async def test_what_dies_is_replaced_and_the_answer_goes_on(start_up: StartUp) -
         old = up.child(command)
         old.kill()
         await until(lambda: up.err.count("starts again") == victim, f"{command} is missed")  # noqa: B023
-        await until(lambda: any(command in " ".join(c.cmdline()) for c in up.children()), f"a new {command}")  # noqa: B023
-    text, complaints = reader.communicate(timeout=60)
+        await until(lambda: any(command in command_of(c) for c in up.children()), f"a new {command}")  # noqa: B023
+    text, complaints = reader.communicate(timeout=120)
     assert reader.returncode == 0
     assert "[the stream broke: " in complaints
     assert complaints.endswith("\nincomplete (length, 200 tokens)\n")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,15 +14,33 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 ROOT = Path(__file__).parents[2]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+_given: set[int] = set()
+
+
+def free_port(row: int = 1) -> int:
+    """A port for a server of ours, or the first of `row` ports side by side. None is given twice.
+
+    It is below those from which the kernel takes the near end of outgoing connections. One of these must not get it
+    before the server binds it, nor while the server is down for a moment; not even one that tries to reach that very
+    port (TCP would connect it to itself).
+    """
+    while True:
+        ports = range(first := random.randint(15_000, 32_000), first + row)
+        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+            _given.update(ports)
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def redis_binary() -> str:
@@ -109,11 +128,7 @@ class RedisServer:
             *(part for name, value in options.items() for part in (f"--{name}", *(str(value).split() or [""]))),
         ]
         self.process = Process("redis", command, self._folder)
-        deadline = time.monotonic() + 20
-        while not self._answers():
-            assert time.monotonic() < deadline, self.process.log
-            assert self.process.alive, self.process.log
-            time.sleep(0.01)
+        wait_for(self._answers, self.process)
 
     def stop(self) -> None:
         if self.process:
@@ -183,6 +198,14 @@ def tailrace(command: str) -> list[str]:
 def _clean_environment() -> dict[str, str]:
     """Nothing of the developer's own settings may reach the children."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+
+
+def lives(process: psutil.Process) -> bool:
+    """The dead whom nobody has reaped yet do not."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def answers(url: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+async def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first truthy result of `condition`, which may be a coroutine function.
 
     Fails with `what` when it does not come within `seconds`.

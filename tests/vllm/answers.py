@@ -1,8 +1,6 @@
 """Running requests on an engine and looking at what came back."""
 
-import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from common.events import Event, merge_delta
@@ -60,11 +58,3 @@ def chat(text: str, **params: Any) -> dict[str, Any]:
 
 def completion(prompt: Any, **params: Any) -> dict[str, Any]:
     return {"prompt": prompt, "temperature": 0, **params}
-
-
-async def until(what: str, condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits for `condition`; fails naming `what`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for: {what}"
-        await asyncio.sleep(0.005)

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.vllm.answers import until
+from tests.support.processes import lives
+from tests.support.wait import until
 from tests.vllm.engine_owner import READY
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -33,15 +34,7 @@ async def test_sigkill_leaves_no_child(owner: subprocess.Popen[str]) -> None:
 
     # Without the plugin they live on for good, so the limit only has to be shorter than the test's.
     try:
-        await until("all children are gone", lambda: not any(alive(child) for child in children))
+        await until(lambda: not any(lives(child) for child in children), "all children are gone")
     finally:
-        for child in filter(alive, children):
+        for child in filter(lives, children):
             child.kill()
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        # In a container whose init does not reap, the dead stay zombies.
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

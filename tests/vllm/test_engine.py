@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from common.settings import Settings
-from tests.vllm.answers import Run, chat, completion, until
+from tests.support.wait import until
+from tests.vllm.answers import Run, chat, completion
 from workers.engines.base import EngineDied, EngineFailed, GenerationRequest
 from workers.engines.vllm import VllmEngine
 
@@ -155,7 +156,7 @@ async def test_cancelling_one_of_three_leaves_the_others_alone(run: Run, engine:
     alone = await run("chat", body)
     victim = asyncio.create_task(run("chat", STORY))
     others = [asyncio.create_task(run("chat", body)) for _ in range(2)]
-    await until("three requests run", lambda: engine.running() == 3)
+    await until(lambda: engine.running() == 3, "three requests run")
     victim.cancel()
     with pytest.raises(asyncio.CancelledError):
         await victim
@@ -189,7 +190,7 @@ async def test_a_dead_engine_is_never_a_final_error(
 
 async def test_an_abort_that_nobody_asked_for_is_a_dying_engine(run: Run, engine: VllmEngine) -> None:
     story = asyncio.create_task(run("chat", STORY))
-    await until("the request runs", lambda: engine.running() == 1)
+    await until(lambda: engine.running() == 1, "the request runs")
     await engine._llm.abort(list(engine._llm.output_processor.request_states), internal=True)
     with pytest.raises(EngineDied):
         await story

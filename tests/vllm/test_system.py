@@ -23,7 +23,7 @@ from common.keys import Keys
 from tests.openai.strict import check
 from tests.responses.support import check_sequence, sdk, text_of
 from tests.support.client import Client, Heard
-from tests.support.processes import RedisServer, Stack
+from tests.support.processes import RedisServer, Stack, lives
 from tests.support.wait import until
 from tests.vllm.conftest import ARGS
 
@@ -365,4 +365,4 @@ async def test_a_killed_worker_does_not_show(pods: list[Client], real: Stack) ->
     assert heard.end["finish_reason"] == undisturbed[0].end["finish_reason"] == "length"
     assert heard.end["usage"] == undisturbed[0].end["usage"]
     assert [event["attempt"] for event in heard.started] == [1, 2]
-    await until(lambda: not any(child.is_running() for child in children), "no vLLM process is left behind", 10)
+    await until(lambda: not any(lives(child) for child in children), "no vLLM process is left behind")
