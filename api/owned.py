@@ -9,8 +9,9 @@ from common.errors import job_not_found
 from common.events import END, TERMINAL
 from common.records import JobRecord
 
-SETTLE_SECONDS = 0.5
+SETTLE_SECONDS = 2.0
 """How long a job whose log has ended is waited for to have a terminal record."""
+_POLL_SECONDS = 0.01
 
 
 async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
@@ -20,6 +21,13 @@ async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
     if record is None or record.deleted or record.owner != owner:
         raise job_not_found(job_id)
     return record
+
+
+async def settled_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
+    """`owned_job`, as it is once its log has ended, if it has."""
+    record = await owned_job(pod, job_id, owner)
+    with translated():
+        return await settled(pod, record)
 
 
 async def settled(pod: Pod, record: JobRecord) -> JobRecord:
@@ -32,7 +40,7 @@ async def settled(pod: Pod, record: JobRecord) -> JobRecord:
         last = await pod.eventlog.last(record.id)
         if last is None or last["type"] != END:
             break
-        await asyncio.sleep(SETTLE_SECONDS / 50)
+        await asyncio.sleep(_POLL_SECONDS)
         record = await pod.jobs.get(record.id) or record
     return record
 

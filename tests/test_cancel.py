@@ -134,6 +134,37 @@ async def test_cancelling_twice_and_too_late(system: System) -> None:
     assert unknown.status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [("GET", "", None, 200), ("POST", "/cancel", None, 409), ("PATCH", "", {"temperature": 0}, 409)],
+)
+async def test_who_has_read_the_end_finds_the_job_ended(
+    system: System, redis: Redis, method: str, path: str, body: Any, status: int
+) -> None:
+    """The end event comes first, and the record may take a moment to follow."""
+    client = system.clients[0]
+    job_id = await client.submit(chat("ended", 3))
+    await client.read(job_id)
+    assert (await client.job(job_id))["status"] == "incomplete"
+    record = Keys(system.stack.namespace).job(job_id)
+    await redis.hset(record, "state", "running")  # type: ignore[misc]
+
+    async def looks() -> int:
+        return int((await redis.info("commandstats")).get("cmdstat_xrevrange", {}).get("calls", 0))
+
+    before = await looks()
+
+    async def looked_at_the_log() -> bool:
+        return asking.done() or await looks() > before
+
+    asking = asyncio.create_task(client.request(method, f"/v1/jobs/{job_id}{path}", json=body))
+    await until(looked_at_the_log, "the pod has seen the end")
+    await redis.hset(record, "state", "incomplete")  # type: ignore[misc]
+    answer = await asking
+    assert answer.status_code == status, answer.text
+    assert answer.json().get("status", "incomplete") == "incomplete"
+
+
 async def test_cancel_during_prefill(make_system: Callable[..., System]) -> None:
     """dynamo#13691: also before the first token."""
     system = make_system(sim_ttft_ms=3_600_000)

@@ -1,7 +1,7 @@
 """Every reason why a running job may have to stop or change its course, watched for all jobs of the process.
 
-The cancel and steer keys of all running jobs are read with one MGET every 50 ms. A key stays until its job has
-ended, so a cut connection at the moment of the cancel changes nothing (aegra#529). Timeouts need no timer per
+The cancel and steer keys of all running jobs are read with one MGET every `CANCEL_POLL_MS`. A key stays until its
+job has ended, so a cut connection at the moment of the cancel changes nothing (aegra#529). Timeouts need no timer per
 token: a job notes when it last moved, and the same loop looks. Every second, jobs that only live for a connected
 reader are checked for one, in case the pod that would have cancelled them died.
 """

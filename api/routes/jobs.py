@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from api.attachment import Attachment
 from api.bodies import read_json
-from api.owned import forget, owned_job, settled
+from api.owned import forget, owned_job, settled_job
 from api.pod import Pod
 from api.presence import cancel
 from api.sse import JobStream, parse_cursor
@@ -17,7 +17,7 @@ from api.views import make_view, whole
 from api.views.chunks import wire_error
 from api.views.responses import ResponsesView
 from common.connections import translated
-from common.errors import Conflict, job_not_found
+from common.errors import Conflict
 from common.eventlog import Gap
 from common.events import END, START, EventId
 from common.records import JobRecord
@@ -42,9 +42,9 @@ async def create(request: Request) -> Response:
 @router.get("/{job_id}")
 async def retrieve(request: Request, job_id: str) -> dict[str, Any]:
     pod: Pod = request.app.state.pod
-    record = await owned_job(pod, job_id, pod.keyring.owner(request))
+    record = await settled_job(pod, job_id, pod.keyring.owner(request))
     with translated():
-        return await job_json(pod, await settled(pod, record))
+        return await job_json(pod, record)
 
 
 @router.get("/{job_id}/events")
@@ -76,14 +76,13 @@ async def events(
 async def cancel_job(request: Request, job_id: str) -> dict[str, Any]:
     """Idempotent: cancelling a cancelled job answers the job. Any other ended job is a 409."""
     pod: Pod = request.app.state.pod
-    record = await owned_job(pod, job_id, pod.keyring.owner(request))
+    owner = pod.keyring.owner(request)
+    await owned_job(pod, job_id, owner)
     with translated():
-        found = await cancel(pod.jobs, pod.ender, record.id, "cancelled_by_client")
-        now = await pod.jobs.get(record.id)
-    if now is None:
-        raise job_not_found(job_id)
-    if found in ("completed", "incomplete", "failed"):
-        raise Conflict(f"The job has already ended ({found}).", code="job_already_ended")
+        await cancel(pod.jobs, pod.ender, job_id, "cancelled_by_client")
+    now = await settled_job(pod, job_id, owner)
+    if now.state in ("completed", "incomplete", "failed"):
+        raise Conflict(f"The job has already ended ({now.state}).", code="job_already_ended")
     return await job_json(pod, now)
 
 
@@ -93,7 +92,7 @@ async def steer_job(request: Request, job_id: str) -> dict[str, Any]:
     pod: Pod = request.app.state.pod
     owner = pod.keyring.owner(request)
     changes = await read_json(request, pod.settings.max_body_bytes)
-    await steer(pod, await owned_job(pod, job_id, owner), changes)
+    await steer(pod, await settled_job(pod, job_id, owner), changes)
     return await job_json(pod, await owned_job(pod, job_id, owner))
 
 

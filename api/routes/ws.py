@@ -11,7 +11,7 @@ from starlette.websockets import WebSocketState
 
 from api.attachment import Attachment
 from api.bodies import parse_json
-from api.owned import owned_job
+from api.owned import owned_job, settled_job
 from api.pod import Pod
 from api.presence import cancel
 from api.sends import SendTimedOut
@@ -132,7 +132,7 @@ class Session:
                 await cancel(self._pod.jobs, self._pod.ender, job_id, "cancelled_by_client")
 
     async def _update(self, message: dict[str, Any], ref: Any) -> None:
-        record = await owned_job(self._pod, _id_of(message), self._owner)
+        record = await settled_job(self._pod, _id_of(message), self._owner)
         changes = {name: value for name, value in message.items() if name != "id"}
         await steer(self._pod, record, changes)
         about = {"id": record.id} if ref is None else {"id": record.id, "ref": ref}
