@@ -25,7 +25,7 @@ class System:
     """One worker with two slots, two pods."""
 
     def __init__(self, make_stack: MakeStack, redis: Redis, **settings: Any) -> None:
-        self.stack = make_stack(**{"sim_slots": 2, "presence_ttl_seconds": 1, **settings})
+        self.stack = make_stack(**{"sim_slots": 2, **settings})
         self.redis = redis
         self.fleet = Fleet(redis, Keys(self.stack.namespace))
         self.pods = [self.stack.api(), self.stack.api()]
@@ -220,7 +220,7 @@ async def test_another_reader_on_another_pod_keeps_the_job_alive(system: System)
 
 async def test_jobs_of_a_killed_pod_are_aborted_by_the_worker(make_system: Callable[..., System]) -> None:
     """Nobody sends a cancel for them: the worker sees that no reader is left."""
-    system = make_system()
+    system = make_system(presence_ttl_seconds=2)
     here, _ = system.clients
     leaving = [asyncio.create_task(here.post("/v1/chat/completions", json=chat(f"k{i}", ENDLESS))) for i in range(2)]
     await system.engine_running(2)
@@ -231,17 +231,17 @@ async def test_jobs_of_a_killed_pod_are_aborted_by_the_worker(make_system: Calla
             await task
     assert (await system.clients[1].read(kept)).text == answer_to(chat("kept", 20))
     await system.engine_running(0)
-    assert system.worker.log.count("abandoned") == 2
+    await until(lambda: system.worker.log.count("abandoned") == 2, "the log says why")
 
 
 async def test_a_waiting_job_of_a_killed_pod_never_starts(make_system: Callable[..., System]) -> None:
-    system = make_system()
+    system = make_system(presence_ttl_seconds=1)
     here, there = system.clients
     blockers = [await there.submit(chat(f"block {i}", ENDLESS)) for i in range(2)]
     await system.engine_running(2)
     waiting = asyncio.create_task(here.post("/v1/chat/completions", json=chat("waits", 5)))
-    await until(lambda: system.pods[0].log.count(": accepted") == 1, "it is accepted")
-    job_id = system.pods[0].log.split(": accepted")[0].rsplit("job ", 1)[1]
+    await until(lambda: _accepted(system), "it is accepted")
+    [job_id] = _accepted(system)
     keys = Keys(system.stack.namespace)
 
     async def attached() -> bool:
@@ -333,8 +333,8 @@ async def test_a_stopped_worker_hands_its_jobs_over(make_stack: MakeStack) -> No
         job_id = await client.submit(body)
         reading = asyncio.create_task(client.read(job_id))
         await client.read(job_id, stop_after=3)
-        second = stack.worker()
         first.signal(signal.SIGTERM)
+        second = stack.worker()
         heard = await reading
         assert heard.text == answer_to(body)
         assert [event["attempt"] for event in heard.started] == [1, 2]
@@ -349,12 +349,20 @@ async def _start_and_leave(client: Client, body: dict[str, Any], system: System)
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             async for _ in sse_events(response):
                 return str(response.headers["x-job-id"])
+    before = len(_accepted(system))
     posting = asyncio.create_task(client.post("/v1/chat/completions", json=body))
-    await system.engine_running(1)
+    await until(lambda: len(_accepted(system)) > before, "it is accepted")
+    job_id = _accepted(system)[-1]
+    await until(lambda: _is(client, job_id, "running"), "it runs")
     posting.cancel()
     await asyncio.gather(posting, return_exceptions=True)
-    accepted = [line for line in system.pods[0].log.splitlines() if ": accepted" in line]
-    return accepted[-1].split("job ")[1].split(":")[0]
+    return job_id
+
+
+def _accepted(system: System) -> list[str]:
+    """Ids of the first pod's jobs."""
+    lines = [line for line in system.pods[0].log.splitlines() if ": accepted" in line]
+    return [line.split("job ")[1].split(":")[0] for line in lines]
 
 
 async def _is(client: Client, job_id: str, status: str) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import MakeStack
 from tests.support.client import Client, answer_to, chat, chat_stream
+from tests.support.wait import until
 
 
 @pytest.mark.slow
@@ -20,7 +21,11 @@ async def test_three_hundred_streams_lose_double_and_reorder_nothing(make_stack:
         texts = await asyncio.gather(*(chat_stream(client, body) for body in bodies))
         for body, text in zip(bodies, texts, strict=True):
             assert text == answer_to(body)
-        assert await client.metric("tailrace_open_streams") == 0
+        await until(lambda: _none_open(client), "the pod has closed them, too")
+
+
+async def _none_open(client: Client) -> bool:
+    return await client.metric("tailrace_open_streams") == 0
 
 
 @pytest.mark.slow

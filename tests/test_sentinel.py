@@ -28,7 +28,7 @@ class Managed:
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds {MASTER} 500\n"
+            f"sentinel down-after-milliseconds {MASTER} 2000\n"
             f"sentinel failover-timeout {MASTER} 2000\n"
         )
         self.sentinel = Process("sentinel", [redis_binary(), str(config), "--sentinel"], folder)
@@ -74,7 +74,8 @@ async def test_a_failover_of_the_control_plane(
             except ConnectionError:  # with the promotion, Sentinel cuts every connection of the replica's clients
                 return False
 
-        await until(promoted, "the replica is the master")
+        # A Sentinel that was not scheduled for two seconds trusts nobody's clock and does nothing for 30.
+        await until(promoted, "the replica is the master", seconds=90)
         await asyncio.gather(*reading)
         for body, one in zip(bodies, heard, strict=True):
             assert one.text == answer_to(body)

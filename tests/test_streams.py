@@ -269,7 +269,7 @@ async def test_an_idempotent_repeat_attaches_to_the_first_job(client: Client, ot
 
 async def test_nothing_is_left_after_the_times_to_live(make_stack: MakeStack, redis: Redis) -> None:
     """scale-agentex-python#339: ended, failed, cancelled, abandoned and never started jobs leave not one key."""
-    stack = make_stack(result_ttl_seconds=1, stream_ttl_seconds=1, sim_slots=4, presence_ttl_seconds=1)
+    stack = make_stack(result_ttl_seconds=3, stream_ttl_seconds=3, sim_slots=4)
     api = stack.api()
     worker = stack.worker()
     async with Client(api.url) as client:
@@ -319,7 +319,7 @@ async def test_silence_is_no_error(make_stack: MakeStack) -> None:
     api = stack.api(keepalive_seconds=1)
     stack.worker()
     async with Client(api.url) as client:
-        body = chat("quiet", 3)
+        body = chat("quiet", 2)
         assert (await client.read(await client.submit(body))).text == answer_to(body)
 
 

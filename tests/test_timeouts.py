@@ -33,7 +33,8 @@ async def test_a_timeout(
     async with Client(api.url) as client:
         blocker = None
         if code == "queue_timeout":
-            blocker = await client.submit(chat("blocks the only slot", ENDLESS, tailrace={"deadline_seconds": 600}))
+            patient = {"deadline_seconds": 600, "queue_timeout_seconds": 600}
+            blocker = await client.submit(chat("blocks the only slot", ENDLESS, tailrace=patient))
             await client.read(blocker, stop_after=1)
         body = chat("slow", ENDLESS, tailrace=options)
         job_id = await client.submit(body)
@@ -60,7 +61,7 @@ async def test_a_timeout(
 
 async def test_there_is_no_hidden_limit(make_stack: MakeStack) -> None:
     """arq's job_timeout and the first-token timeout do not cut an answer that keeps coming."""
-    stack = make_stack(sim_itl_ms=50, ttft_timeout_seconds=1, stall_timeout_seconds=1, lease_seconds=1)
+    stack = make_stack(sim_itl_ms=50, ttft_timeout_seconds=2, stall_timeout_seconds=2, lease_seconds=2)
     api, _ = stack.api(), stack.worker()
     async with Client(api.url) as client:
         body = chat("long", 80)

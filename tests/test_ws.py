@@ -161,6 +161,7 @@ async def test_leaving_cancels_what_was_generated_here_and_not_what_was_attached
 
 async def test_leaving_at_once_still_cancels(stack: Stack, client: Client) -> None:
     """Before the generation's own task has taken its first step."""
+    before = stack.workers[0].log.count("abandoned")
     for i in range(10):
         async with socket(stack) as ws:
             await send(ws, type="generate", **chat(f"ws hasty {i}", ENDLESS))
@@ -168,7 +169,6 @@ async def test_leaving_at_once_still_cancels(stack: Stack, client: Client) -> No
     async def none_runs() -> bool:
         return await client.metric("tailrace_queue_depth") + await client.metric("tailrace_running_jobs") == 0
 
-    before = stack.workers[0].log.count("abandoned")
     await until(none_runs, "all are cancelled")
     assert stack.workers[0].log.count("abandoned") == before, "by the pod, not by the worker's own look"
 

@@ -168,9 +168,12 @@ def leave(model: ChatOpenAI) -> None:
 async def test_who_leaves_cancels_the_job(llm: Llm, pod: Client, stop: Callable[[ChatOpenAI], None]) -> None:
     before = await pod.metric("tailrace_jobs_submitted_total")
     stop(llm(max_tokens=ENDLESS))
-    assert await pod.metric("tailrace_jobs_submitted_total") == before + 1
+
+    async def submitted() -> bool:
+        return await pod.metric("tailrace_jobs_submitted_total") == before + 1
 
     async def nothing_runs() -> bool:
         return await pod.metric("tailrace_running_jobs") == 0
 
+    await until(submitted, "the job was accepted")
     await until(nothing_runs, "the job is cancelled")

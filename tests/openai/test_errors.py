@@ -109,7 +109,7 @@ async def test_closing_a_stream_cancels_the_job(client: Client, async_sdk: Async
 
 async def test_an_error_in_mid_stream_is_raised(client: Client, async_sdk: AsyncOpenAI) -> None:
     """The status line is long gone; the SDK raises what the error frame says."""
-    deadline = {"tailrace": {"deadline_seconds": 0.5}}
+    deadline = {"tailrace": {"deadline_seconds": 2}}
     stream = await async_sdk.chat.completions.create(**chat("late", ENDLESS), stream=True, extra_body=deadline)
     first = await anext(aiter(stream))
     assert first.choices[0].delta.content

@@ -67,7 +67,7 @@ async def test_cut_and_resumed_at_pods_in_turn(client: Client, other: Client) ->
 
 async def test_a_killed_pod_costs_nothing(make_stack: MakeStack) -> None:
     """Create on one pod, kill it in the middle, continue on the other: same numbers, nothing missing."""
-    stack = make_stack(sim_itl_ms=5)
+    stack = make_stack(sim_itl_ms=10)
     first, second = stack.api(), stack.api()
     stack.worker()
     said: list[dict[str, Any]] = []

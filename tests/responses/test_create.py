@@ -52,7 +52,7 @@ async def test_the_job_behind_a_response(client: Client) -> None:
     ids = [frame.split("\n")[0].removeprefix("id: ") for frame in frames]
     of_the_end = [frame for frame in frames if frame.startswith(f"id: {ids[-1]}")]
     for n, id in enumerate(ids):
-        resumed = await client.get(f"{path}/events", params={"view": "responses", "after": id}, timeout=5)
+        resumed = await client.get(f"{path}/events", params={"view": "responses", "after": id})
         # The end is told again to a reader that was at the end.
         assert resumed.text.strip().split("\n\n") == (frames[n + 1 :] or of_the_end), id
     chunks = await client.get(f"{path}/events", params={"view": "chat"})

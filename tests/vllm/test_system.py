@@ -311,7 +311,7 @@ async def test_steering_continues_as_the_greedy_continuation_does(
     from transformers import AutoTokenizer  # here, because it takes seconds to import
 
     prompt = "The river rises in the mountains and"
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": 80, "temperature": 1.5, "seed": 7, "ignore_eos": True}
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 160, "temperature": 1.5, "seed": 7, "ignore_eos": True}
     job_id = await pods[0].submit(body)
     heard = Heard()
     reading = asyncio.create_task(pods[0].read(job_id, heard))
@@ -320,12 +320,12 @@ async def test_steering_continues_as_the_greedy_continuation_does(
     await reading
     assert len(heard.started) == 1
     ids = await token_ids(redis, real, job_id)
-    assert len(ids) == 80
+    assert len(ids) == 160
     line = next(line for line in real.workers[0].log.splitlines() if f"{job_id}: continues under new" in line)
     cut = int(line.split("after ")[1].split()[0])
-    assert 5 < cut < 80
+    assert 5 < cut < 160
     prefix = AutoTokenizer.from_pretrained(small_model)(prompt).input_ids + ids[:cut]
-    greedy = await pods[0].submit({**body, "prompt": prefix, "temperature": 0, "max_tokens": 80 - cut})
+    greedy = await pods[0].submit({**body, "prompt": prefix, "temperature": 0, "max_tokens": 160 - cut})
     await pods[0].read(greedy)
     assert await token_ids(redis, real, greedy) == ids[cut:]
 
