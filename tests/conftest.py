@@ -93,8 +93,7 @@ def stack(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
     """The system that most tests share: two pods and one worker, fast simulated tokens."""
     stack = Stack(redis_server.url, tmp_path_factory.mktemp("stack"), f"t{secrets.token_hex(4)}", sim_slots=256)
     stack.api()
-    stack.api()
-    stack.worker()
+    stack.both()
     yield stack
     stack.stop()
 
@@ -113,8 +112,7 @@ def scripted_stack(
     """A system whose answers follow a script: it is in tests/support/upstream.py."""
     folder = tmp_path_factory.mktemp("scripted")
     stack = Stack(redis_server.url, folder, f"t{secrets.token_hex(4)}", engine="openai", upstream_url=upstream.url)
-    stack.api()
-    stack.worker()
+    stack.both()
     yield stack
     stack.stop()
 

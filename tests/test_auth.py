@@ -24,8 +24,7 @@ def locked(make_stack: MakeStack, tmp_path: Path) -> Stack:
     keys_file = tmp_path / "keys"
     keys_file.write_text(f"# a comment\n\nbob:{digest(KEYS['bob'])}\n")
     stack = make_stack(api_keys=f"alice:{digest(KEYS['alice'])}", api_keys_file=keys_file)
-    stack.api()
-    stack.worker()
+    stack.both()
     return stack
 
 

@@ -131,20 +131,6 @@ async def test_paths_and_methods_that_do_not_exist(client: Client) -> None:
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_full_queue(client: Client, stack: Stack) -> None:
-    api = stack.api(max_queue_depth=1, namespace=stack.namespace)
-    async with Client(api.url) as strict:
-        long = [await client.submit(chat(f"fill {i}", 1_000_000)) for i in range(258)]
-        response = await strict.post("/v1/jobs", json=chat("one too many", 1))
-        assert response.status_code == 429
-        assert response.json()["error"]["code"] == "queue_full"
-        assert response.headers["retry-after"]
-        for job_id in long:
-            await client.post(f"/v1/jobs/{job_id}/cancel")
-    api.stop()
-    stack.apis.remove(api)
-
-
 async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error_of_ours(stack: Stack, client: Client) -> None:
     """Found by chaos: each was a 500 `internal_error` in the metrics and two tracebacks in the pod's log."""
     before = await client.metric("tailrace_http_errors_total")

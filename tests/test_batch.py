@@ -221,7 +221,7 @@ async def _done(client: Client, job_id: str) -> bool:
 
 async def test_a_batch_survives_its_worker_and_its_pod(make_stack: MakeStack) -> None:
     stack = make_stack(sim_slots=8, sim_itl_ms=10, lease_seconds=2)
-    pod, worker = stack.api(), stack.worker()
+    pod, worker = stack.both()
     bodies = [chat(f"question {n}", 10) for n in range(60)]
     async with Client(pod.url) as client:
         batch_id = await submitted(client, [line(f"{n}", body) for n, body in enumerate(bodies)])
@@ -267,8 +267,7 @@ async def test_an_ended_batch_is_told_once_and_cannot_be_cancelled(make_stack: M
     async with Receiver() as receiver:
         stack = make_stack(**HOOKS, webhook_url=receiver.url)
         async with Client(stack.api().url) as client:
-            stack.api()
-            stack.worker()
+            stack.both()
             own = chat(tokens=1, tailrace={"webhook_url": receiver.url})
             batch_id = await submitted(client, [line("a", own), *[line(f"{n}") for n in range(20)]])
             await ended(client, batch_id)

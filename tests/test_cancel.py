@@ -28,8 +28,8 @@ class System:
         self.stack = make_stack(**{"sim_slots": 2, **settings})
         self.redis = redis
         self.fleet = Fleet(redis, Keys(self.stack.namespace))
-        self.pods = [self.stack.api(), self.stack.api()]
-        self.worker = self.stack.worker()
+        pod, self.worker = self.stack.both()
+        self.pods = [pod, self.stack.api()]
         self.clients = [Client(pod.url) for pod in self.pods]
 
     async def engine_running(self, count: int) -> None:
@@ -327,7 +327,7 @@ async def test_a_cancel_survives_cut_connections(system: System, redis: Redis) -
 async def test_a_stopped_worker_hands_its_jobs_over(make_stack: MakeStack) -> None:
     """SIGTERM: what does not end in time goes on elsewhere, without a gap and without a restart."""
     stack = make_stack(sim_slots=4, sim_itl_ms=10, drain_seconds=1)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         body = chat("handover", 400)
         job_id = await client.submit(body)

@@ -14,7 +14,7 @@ from tests.support.wait import until
 @pytest.mark.slow
 async def test_three_hundred_streams_lose_double_and_reorder_nothing(make_stack: MakeStack) -> None:
     stack = make_stack(sim_slots=300, sim_itl_ms=20, sim_ttft_ms=20)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     bodies = [chat(f"stream {i}", 128, seed=i) for i in range(300)]
     limits = httpx.Limits(max_connections=300)
     async with Client(api.url, limits=limits) as client:
@@ -32,7 +32,7 @@ async def _none_open(client: Client) -> bool:
 async def test_memory_is_flat_over_thousands_of_jobs(make_stack: MakeStack) -> None:
     """vllm#48275: finished responses are kept in memory until the process dies."""
     stack = make_stack(sim_slots=64, sim_itl_ms=0.5, sim_ttft_ms=0)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     async with Client(api.url, limits=httpx.Limits(max_connections=32)) as client:
 
         async def run(count: int) -> None:

@@ -23,12 +23,10 @@ class Chain:
 
     def __init__(self, redis_url: str, folder: Path) -> None:
         self.upstream = Stack(redis_url, folder / "upstream", "chain-up")
-        self.upstream.api()
-        self.upstream.worker()
+        self.upstream.both()
         url = f"{self.upstream.apis[0].url}/v1"
         self.front = Stack(redis_url, folder / "front", "chain", engine="openai", upstream_url=url)
-        self.front.api()
-        self.front.worker()
+        self.front.both()
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +87,7 @@ async def test_slots_are_free_after_a_thousand_failed_jobs(make_stack: MakeStack
     """llm-d-async#311: a slot leaks on each failure until the worker is wedged."""
     strict = chain.upstream.api(max_body_bytes=1024)
     stack = make_stack(engine="openai", upstream_url=f"{strict.url}/v1", upstream_slots=8)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with Client(api.url) as client:
         turns = asyncio.Semaphore(32)
 
@@ -110,10 +108,9 @@ async def _nothing_runs(client: Client) -> bool:
 
 async def test_jobs_wait_while_the_upstream_is_away(make_stack: MakeStack) -> None:
     upstream = make_stack()
-    api = upstream.api()
-    upstream.worker()
+    api, _ = upstream.both()
     front = make_stack(engine="openai", upstream_url=f"{api.url}/v1")
-    front_api, front_worker = front.api(), front.worker()
+    front_api, front_worker = front.both()
     api.kill()
     async with Client(front_api.url) as client:
         body = chat("patient", 5)

@@ -26,7 +26,7 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.slow
 async def test_streams_go_on_after_redis_comes_back(make_stack: MakeStack, own_redis: RedisServer) -> None:
     stack = make_stack(own_redis.url, sim_itl_ms=20, sim_slots=32)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         bodies = [chat(f"outage {i}", 300) for i in range(20)]
         ids = [await client.submit(body) for body in bodies]
@@ -64,7 +64,7 @@ async def test_cancels_are_heard_after_an_outage(make_stack: MakeStack, own_redi
     """open-webui#26779: the stop listener dies silently after a Redis error. Ours goes on, and a metric tells."""
     port = free_port()
     stack = make_stack(own_redis.url, sim_itl_ms=10, worker_metrics_port=port)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with Client(api.url) as client, Client(f"http://127.0.0.1:{port}") as metrics:
         job_id = await client.submit(chat("cancel later", 1_000_000))
         await client.read(job_id, stop_after=3)
@@ -82,7 +82,7 @@ async def test_cancels_are_heard_after_an_outage(make_stack: MakeStack, own_redi
 async def test_an_outage_does_not_look_like_readers_that_left(make_stack: MakeStack, own_redis: RedisServer) -> None:
     """Presence lapses while Redis is away; connected readers' jobs, running and waiting, go on all the same."""
     stack = make_stack(own_redis.url, sim_itl_ms=20, sim_slots=2, presence_ttl_seconds=2)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         bodies = [chat(f"reader {i}", 150) for i in range(4)]
         posting = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for body in bodies]
@@ -102,7 +102,7 @@ async def test_an_outage_does_not_look_like_readers_that_left(make_stack: MakeSt
 async def test_an_outage_longer_than_the_lease(make_stack: MakeStack, own_redis: RedisServer) -> None:
     """Owners get the time to renew before anybody takes their jobs: the answer is not started again."""
     stack = make_stack(own_redis.url, sim_itl_ms=20, lease_seconds=1)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with Client(api.url) as client:
         body = chat("long outage", 200)
         job_id = await client.submit(body)
@@ -157,7 +157,7 @@ async def test_a_redis_that_refuses_writes(
 ) -> None:
     """`OOM command not allowed`, `MISCONF`: an outage like any other. What runs waits, what comes gets a 503."""
     stack = make_stack(own_redis.url, sim_itl_ms=10, lease_seconds=1)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     redis: Redis = Redis.from_url(own_redis.url)
     async with Client(api.url) as client:
         body = chat("refused", 1_000_000)

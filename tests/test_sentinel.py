@@ -58,7 +58,7 @@ async def test_a_failover_of_the_control_plane(
 
     await until(in_sync, "the replica follows")
     stack = make_stack(managed.url, stream_redis_url=redis_server.url, sim_itl_ms=20)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         bodies = [chat(f"failover {i}", 500) for i in range(5)]
         ids = [await client.submit(body) for body in bodies]

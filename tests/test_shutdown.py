@@ -16,8 +16,7 @@ async def test_short_streams_finish_long_ones_are_sent_away(make_stack: MakeStac
     """sse-starlette#167, datasette#2890: neither cut at once nor waited for without end."""
     stack = make_stack(sim_itl_ms=10)
     api = stack.api(drain_seconds=4)
-    other = stack.api()
-    stack.worker()
+    other, _ = stack.both()
     async with Client(api.url) as here, Client(other.url) as there:
         short = asyncio.create_task(here.post("/v1/chat/completions", json=chat("short", 60)))
         long_body = chat("long", 800)
@@ -54,8 +53,7 @@ async def test_a_chat_that_was_sent_away_is_not_cancelled(make_stack: MakeStack)
     """It was the pod that left, not the client; the client comes back elsewhere within the presence time."""
     stack = make_stack(sim_itl_ms=10, presence_ttl_seconds=10)
     api = stack.api(drain_seconds=0)
-    other = stack.api()
-    stack.worker()
+    other, _ = stack.both()
     body = chat("moved", 300, stream=True)
     async with Client(api.url) as here, Client(other.url) as there:
         async with here.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -89,7 +87,7 @@ async def test_a_stream_that_has_not_begun_is_refused_so_that_the_client_tries_a
 
 async def test_an_idle_pod_and_an_idle_worker_stop_at_once(make_stack: MakeStack) -> None:
     stack = make_stack(drain_seconds=100)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         assert (await client.get("/v1/models")).status_code == 200
     assert api.stop() == 0

@@ -40,7 +40,7 @@ async def test_a_running_answer_continues_under_new_parameters(client: Client, o
 
 async def test_a_waiting_job_starts_with_the_new_parameters(make_stack: MakeStack) -> None:
     stack = make_stack(sim_slots=1)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with Client(api.url) as client:
         blocker = await client.submit(chat("blocks", ENDLESS))
         await client.read(blocker, stop_after=1)
@@ -53,7 +53,7 @@ async def test_a_waiting_job_starts_with_the_new_parameters(make_stack: MakeStac
 
 async def test_the_new_parameters_survive_a_takeover(make_stack: MakeStack) -> None:
     stack = make_stack(sim_itl_ms=10, lease_seconds=1)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         body = chat("steer and kill", ENDLESS)
         job_id = await client.submit(body)

@@ -170,8 +170,7 @@ async def test_attach_at_any_moment(client: Client, other: Client, moment: str) 
 async def test_attach_to_a_job_that_waits(make_stack: MakeStack) -> None:
     """It gets its first event when the worker comes."""
     stack = make_stack()
-    api = stack.api()
-    first = stack.worker()
+    api, first = stack.both()
     first.stop()
     async with Client(api.url) as client:
         body = chat("waits", 10)
@@ -270,8 +269,7 @@ async def test_an_idempotent_repeat_attaches_to_the_first_job(client: Client, ot
 async def test_nothing_is_left_after_the_times_to_live(make_stack: MakeStack, redis: Redis) -> None:
     """scale-agentex-python#339: ended, failed, cancelled, abandoned and never started jobs leave not one key."""
     stack = make_stack(result_ttl_seconds=3, stream_ttl_seconds=3, sim_slots=4)
-    api = stack.api()
-    worker = stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         done = await client.submit(chat("done", 5), headers={"Idempotency-Key": "k"})
         await client.read(done)

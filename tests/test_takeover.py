@@ -18,7 +18,7 @@ ENDLESS = 1_000_000
 async def test_a_killed_workers_answers_go_on_elsewhere(make_stack: MakeStack) -> None:
     """deer-flow#3932, llm-d-async#404: SIGKILL in mid-answer and before the start; one connection, no gap."""
     stack = make_stack(sim_itl_ms=10, sim_slots=8, lease_seconds=2)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         bodies = [chat(f"kill {i}", 300) for i in range(8)] + [chat(f"waits {i}", 20) for i in range(4)]
         ids = [await client.submit(body) for body in bodies]
@@ -40,7 +40,7 @@ async def test_a_killed_workers_answers_go_on_elsewhere(make_stack: MakeStack) -
 
 async def test_the_first_token_is_that_of_the_first_attempt(make_stack: MakeStack) -> None:
     stack = make_stack(sim_itl_ms=10, lease_seconds=2)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         job_id = await client.submit(chat("first token", ENDLESS))
         heard = Heard()
@@ -60,7 +60,7 @@ async def test_the_first_token_is_that_of_the_first_attempt(make_stack: MakeStac
 async def test_readers_are_told_that_a_job_waits_again(make_stack: MakeStack) -> None:
     """twenty#22482: keepalives must not hide that the worker is dead."""
     stack = make_stack(sim_itl_ms=10, lease_seconds=2)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         body = chat("waits again", ENDLESS)
         heard = Heard()
@@ -80,7 +80,7 @@ async def test_readers_are_told_that_a_job_waits_again(make_stack: MakeStack) ->
 async def test_a_stalled_worker_writes_nothing_when_it_wakes_up(make_stack: MakeStack, redis: Redis) -> None:
     """SIGSTOP past the lease, takeover, SIGCONT: fenced by Redis itself, and its engine is told to stop."""
     stack = make_stack(sim_itl_ms=5, lease_seconds=1)
-    api, zombie = stack.api(), stack.worker()
+    api, zombie = stack.both()
     async with Client(api.url) as client:
         body = chat("zombie", ENDLESS)
         job_id = await client.submit(body)
@@ -108,7 +108,7 @@ async def test_a_stalled_worker_writes_nothing_when_it_wakes_up(make_stack: Make
 async def test_a_worker_that_claims_its_own_lost_job_keeps_both_apart(make_stack: MakeStack, redis: Redis) -> None:
     """The lease lapses while the worker lives, and the same worker claims the next attempt."""
     stack = make_stack(sim_itl_ms=5, lease_seconds=2)
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         body = chat("again", ENDLESS)
         job_id = await client.submit(body)
@@ -157,7 +157,7 @@ async def test_a_job_that_kills_every_worker_is_given_up(make_stack: MakeStack) 
 async def test_a_handover_loses_nothing_past_half_the_budget(make_stack: MakeStack) -> None:
     """The writer holds tokens back then; a shutdown must not wait for more of them, nor lose the hand-over."""
     stack = make_stack(sim_itl_ms=3, stream_maxlen=64, drain_seconds=1)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         body = chat("budget", 3000)
         job_id = await client.submit(body)
@@ -175,7 +175,7 @@ async def test_a_handover_loses_nothing_past_half_the_budget(make_stack: MakeSta
 async def test_a_log_that_lost_its_head_ends_its_job(make_stack: MakeStack, redis: Redis) -> None:
     """Trimmed below the operator's bound, or lost by Redis: an end, not attempts without end."""
     stack = make_stack(sim_itl_ms=10, lease_seconds=1)
-    api, first = stack.api(), stack.worker()
+    api, first = stack.both()
     async with Client(api.url) as client:
         job_id = await client.submit(chat("headless", ENDLESS))
         await client.read(job_id, stop_after=10)
@@ -215,8 +215,7 @@ async def test_an_answer_that_cannot_be_continued_fails_or_starts_anew(make_stac
 async def test_ending_a_waiting_job_survives_the_death_of_who_ends_it(make_stack: MakeStack, redis: Redis) -> None:
     """The janitor: cancel key set on a job nobody runs; end written but record not terminal."""
     stack = make_stack(lease_seconds=1)
-    api = stack.api()
-    stack.worker()
+    api, _ = stack.both()
     keys = Keys(stack.namespace)
     async with Client(api.url) as client:
         done = await client.submit(chat("half finished", 5))

@@ -29,7 +29,7 @@ async def test_a_timeout(
     make_stack: MakeStack, redis: Redis, code: str, settings: dict[str, Any], options: dict[str, Any]
 ) -> None:
     stack = make_stack(**settings)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with Client(api.url) as client:
         blocker = None
         if code == "queue_timeout":
@@ -62,7 +62,7 @@ async def test_a_timeout(
 async def test_there_is_no_hidden_limit(make_stack: MakeStack) -> None:
     """arq's job_timeout and the first-token timeout do not cut an answer that keeps coming."""
     stack = make_stack(sim_itl_ms=50, ttft_timeout_seconds=2, stall_timeout_seconds=2, lease_seconds=2)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with Client(api.url) as client:
         body = chat("long", 80)
         heard = await client.read(await client.submit(body))
@@ -73,7 +73,7 @@ async def test_there_is_no_hidden_limit(make_stack: MakeStack) -> None:
 async def test_no_worker_for_a_known_model(make_stack: MakeStack) -> None:
     """Who hangs on the line is told at once; who can wait, waits; and the wait is bounded without any worker."""
     stack = make_stack()
-    api, worker = stack.api(), stack.worker()
+    api, worker = stack.both()
     worker.stop()
     async with Client(api.url) as client:
 

@@ -16,7 +16,7 @@ from common.keys import Keys
 from tests.conftest import MakeStack
 from tests.openai.strict import check
 from tests.support.client import Client, chat
-from tests.support.processes import Stack
+from tests.support.processes import Stack, free_port
 from tests.support.receiver import HANG, Receiver
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wait import until
@@ -41,8 +41,7 @@ def hooked(redis_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two pods that may call loopback, and a worker."""
     stack = Stack(redis_server.url, tmp_path_factory.mktemp("hooked"), f"t{secrets.token_hex(4)}", **SETTINGS)
     stack.api()
-    stack.api()
-    stack.worker()
+    stack.both()
     yield stack
     stack.stop()
 
@@ -221,8 +220,7 @@ async def test_gone_is_said_to_one_owner(make_stack: MakeStack, receiver: Receiv
 async def test_a_pod_killed_in_mid_delivery(make_stack: MakeStack, receiver: Receiver, redis: Redis) -> None:
     receiver.answers = iter([HANG])
     stack = make_stack(**SETTINGS)
-    pod = stack.api()
-    stack.worker()
+    pod, _ = stack.both()
     async with Client(pod.url) as client:
         job_id = await client.submit(telling(receiver))
     await until(lambda: receiver.received, "the first try")
@@ -236,10 +234,9 @@ async def test_a_pod_killed_in_mid_delivery(make_stack: MakeStack, receiver: Rec
 
 async def test_everybody_who_saw_the_end_dies(make_stack: MakeStack, redis: Redis) -> None:
     """The event is in Redis together with the end: no process needs to live for it."""
-    async with Receiver() as absent:
-        pass
+    absent = Receiver(port=free_port())
     stack = make_stack(**{**SETTINGS, "webhook_max_tries": 12})
-    pod, worker = stack.api(), stack.worker()
+    pod, worker = stack.both()
     async with Client(pod.url) as client:
         job_id = await client.submit(telling(absent))
         await until(lambda: _ended(client, job_id), "the end")
@@ -256,13 +253,15 @@ async def _ended(client: Client, job_id: str) -> bool:
     return bool((await client.job(job_id))["status"] == "incomplete")
 
 
-async def test_a_slow_receiver_does_not_hold_up_the_others(hooked: Stack, sender: Client, receiver: Receiver) -> None:
-    async with Receiver(answers=iter([HANG] * 10)) as slow:
+async def test_a_slow_receiver_does_not_hold_up_the_others(make_stack: MakeStack, receiver: Receiver) -> None:
+    stack = make_stack(**{**SETTINGS, "webhook_timeout_seconds": 600})
+    api, _ = stack.both()
+    async with Client(api.url) as client, Receiver(answers=iter([HANG] * 10)) as slow:
         for _ in range(10):
-            await sender.submit(telling(slow))
+            await client.submit(telling(slow))
         await until(lambda: len(slow.received) == 10, "ten hanging deliveries")
-        job_id = await sender.submit(telling(receiver))
-        await until(lambda: receiver.about(job_id), "the event of another receiver", seconds=1.5)
+        job_id = await client.submit(telling(receiver))
+        await until(lambda: receiver.about(job_id), "the event of another receiver")
 
 
 async def test_the_default_receiver_is_for_jobs_that_nobody_waits_for(

@@ -29,8 +29,7 @@ def system(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory, 
     folder: Path = tmp_path_factory.mktemp("clients")
     stack = Stack(redis_server.url, folder, "clients", api_keys=f"alice:{digest(KEY)}")
     stack.api()
-    stack.api()
-    stack.worker()
+    stack.both()
     stack.worker(engine="openai", upstream_url=upstream_url)
     yield stack
     stack.stop()

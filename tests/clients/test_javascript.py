@@ -45,7 +45,7 @@ def run_case(script: str, case: str, system: Stack, **more: str) -> None:
         **more,
     }
     command = [str(NODE), "--test-reporter=spec", f"--test-name-pattern=^{re.escape(case)}$", script]
-    done = subprocess.run(command, cwd=JS, env=env, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, cwd=JS, env=env, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pass 1" in done.stdout, done.stdout
 

@@ -50,7 +50,7 @@ def test_a_missing_key(make_stack: MakeStack) -> None:
 
 async def test_a_full_queue_and_an_idempotency_key_reused(make_stack: MakeStack) -> None:
     stack = make_stack(max_queue_depth=1, sim_slots=1)
-    api, _ = stack.api(), stack.worker()
+    api, _ = stack.both()
     async with AsyncOpenAI(base_url=f"{api.url}/v1", api_key="x", max_retries=0) as sdk, Client(api.url) as client:
         first = await client.submit(chat("first", ENDLESS), headers={"Idempotency-Key": "k"})
         await until(lambda: _state(client, first, "running"), "the slot is taken")

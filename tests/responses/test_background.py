@@ -109,8 +109,7 @@ async def test_the_helper_of_the_sdk_resumes(openai: AsyncOpenAI) -> None:
 
 async def test_a_worker_that_is_killed_adds_no_event(make_stack: MakeStack) -> None:
     stack = make_stack(sim_itl_ms=10, lease_seconds=1)
-    api = stack.api()
-    worker = stack.worker()
+    api, worker = stack.both()
     async with Client(api.url) as client:
         body = asked("takeover", 100, background=True, stream=True)
         reading = asyncio.create_task(read(client, "POST", "/v1/responses", json=body))
@@ -145,8 +144,7 @@ async def test_cancel_ends_every_stream_at_every_pod(client: Client, other: Clie
 async def test_cancel_while_it_waits_and_while_it_prefills(make_stack: MakeStack) -> None:
     """dynamo#13691: a cancel works in every state."""
     stack = make_stack(sim_slots=1, sim_ttft_ms=600_000)
-    api = stack.api()
-    stack.worker()
+    api, _ = stack.both()
     async with sdk(api.url) as openai, Client(api.url) as client:
         prefilling = await openai.responses.create(**asked("prefill", background=True))
         await until(lambda: client.metric("tailrace_running_jobs"), "it is claimed")

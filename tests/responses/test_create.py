@@ -79,8 +79,7 @@ async def test_responses_of_others_do_not_exist(make_stack: MakeStack) -> None:
     from api.auth import digest_of
 
     stack = make_stack(api_keys=f"me:{digest_of('mine')},you:{digest_of('yours')}")
-    api = stack.api()
-    stack.worker()
+    api, _ = stack.both()
     async with sdk(api.url) as mine, sdk(api.url) as yours:
         mine.api_key, yours.api_key = "mine", "yours"
         response = await mine.responses.create(**asked(background=True))
@@ -93,8 +92,7 @@ async def test_responses_of_others_do_not_exist(make_stack: MakeStack) -> None:
 async def test_a_client_that_leaves_cancels(make_stack: MakeStack) -> None:
     """vllm#54947, production-stack#634: streaming or not."""
     stack = make_stack()
-    api = stack.api()
-    stack.worker()
+    api, _ = stack.both()
 
     async def running() -> float:
         return await client.metric("tailrace_running_jobs") + await client.metric("tailrace_queue_depth")

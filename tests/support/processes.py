@@ -171,6 +171,13 @@ class Stack:
             self.wait_for_worker()
         return process
 
+    def both(self) -> tuple["Api", Process]:
+        """A pod and a worker, started side by side."""
+        worker = self.worker(ready=False)
+        api = self.api()
+        self.wait_for_worker()
+        return api, worker
+
     def wait_for_worker(self) -> None:
         """Until the newest worker takes jobs; with real vLLM that is most of a minute."""
         process = self.workers[-1]
