@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from redis.asyncio import Redis
 
@@ -16,6 +17,10 @@ from common.settings import Settings
 from tests.support.client import Client
 from tests.support.processes import RedisServer, Stack
 from tests.support.upstream import ScriptedUpstream
+
+# On a busy machine an example may take any time.
+hypothesis.settings.register_profile("any time", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("any time")
 
 # A developer's own settings must not change what is tested.
 for _name in [name for name in os.environ if name.startswith("TAILRACE_")]:

@@ -227,7 +227,6 @@ def test_the_life_cycle_of_jobs(redis_server: RedisServer) -> None:
         settings=settings(
             max_examples=60,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             derandomize=True,
         ),

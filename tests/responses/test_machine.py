@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from api.responses.machine import ResponseMachine, whole
@@ -197,7 +197,6 @@ def by_item(said: list[Event]) -> dict[str, str]:
     return {id: "".join(event.get("delta", "") for event in said if event.get("item_id") == id) for id in ids}
 
 
-@settings(deadline=None)
 @given(pieces, st.booleans(), st.integers(-1, 60))
 def test_a_replay_is_the_rest_of_the_whole(spoken: list[tuple[str, str]], background: bool, after: int) -> None:
     log = log_of(spoken)
@@ -207,7 +206,6 @@ def test_a_replay_is_the_rest_of_the_whole(spoken: list[tuple[str, str]], backgr
     assert [json.loads(data) for _, data in frames] == whole[after + 1 :]
 
 
-@settings(deadline=None)
 @given(pieces, st.data())
 def test_however_entries_are_merged_the_text_is_the_same(spoken: list[tuple[str, str]], data: st.DataObject) -> None:
     log = log_of(spoken)
@@ -217,7 +215,6 @@ def test_however_entries_are_merged_the_text_is_the_same(spoken: list[tuple[str,
     assert by_item(one) == by_item(other)
 
 
-@settings(deadline=None)
 @given(pieces)
 def test_the_response_of_the_record_is_that_of_the_stream(spoken: list[tuple[str, str]]) -> None:
     log = log_of(spoken)

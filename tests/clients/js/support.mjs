@@ -22,7 +22,7 @@ export async function tailrace(path, method = "GET") {
 
 /** The record of a job, once it has the status. */
 export async function jobWith(status, id) {
-  for (const deadline = Date.now() + 20_000; Date.now() < deadline; ) {
+  for (const deadline = Date.now() + 60_000; Date.now() < deadline; ) {
     const job = await tailrace(`/jobs/${id}`);
     if (job.status === status) return job;
     await new Promise((resolve) => setTimeout(resolve, 20));
