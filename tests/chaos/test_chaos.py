@@ -13,7 +13,7 @@ LAST_LINE = r"chaos: seed=7 jobs=(\d+) takeovers=(\d+) tokens=\d+ lost=0 doubled
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_nothing_is_lost_doubled_reordered_hung_or_leaked() -> None:
     """deer-flow#3932, arq#343, llm-d-async#404 and their like, all at once and with real processes.
 
@@ -22,10 +22,10 @@ def test_nothing_is_lost_doubled_reordered_hung_or_leaked() -> None:
     command = [sys.executable, "-m", "tests.chaos", "--seed", "7", "--minutes", "0.3"]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        out, _ = run.communicate(timeout=200)
+        out, _ = run.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         run.send_signal(signal.SIGTERM)  # it ends its processes
-        out, _ = run.communicate(timeout=20)
+        out, _ = run.communicate(timeout=60)
     last = out.splitlines()[-1] if out else ""
     found = re.fullmatch(LAST_LINE, last)
     assert found, out

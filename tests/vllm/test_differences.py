@@ -4,7 +4,7 @@ import pytest
 
 from tests.openai.differences import compare
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_every_difference_has_a_reason() -> None:

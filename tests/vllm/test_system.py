@@ -27,7 +27,7 @@ from tests.support.processes import RedisServer, Stack, lives
 from tests.support.wait import until
 from tests.vllm.conftest import ARGS
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 MODEL = "smollm2"
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
