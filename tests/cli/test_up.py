@@ -81,10 +81,12 @@ async def test_a_second_signal_does_not_wait_for_open_streams(start_up: StartUp)
 
 
 async def test_what_dies_is_replaced_and_the_answer_goes_on(start_up: StartUp) -> None:
-    up = await start_up(TAILRACE_SIM_ITL_MS="20", TAILRACE_LEASE_SECONDS="1").ready()
+    up = await start_up(TAILRACE_SIM_ITL_MS="20", TAILRACE_LEASE_SECONDS="2").ready()
     body = chat("three deaths", tokens=200)
     job = up.submit("three deaths", "--max-tokens", "200")
     reader = start("attach", job, TAILRACE_URL=up.url)
+    async with Client(up.url) as client:
+        await until(lambda: client.metric("tailrace_open_streams"), "the reader is there")
     for victim, command in enumerate(["cli.main worker", "cli.main api", "redis-server"], start=1):
         old = up.child(command)
         old.kill()
