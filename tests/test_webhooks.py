@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "webhook_secrets": f"{OLD},{NEW}",
     "webhook_allowed_networks": "127.0.0.0/8",
     "webhook_retry_seconds": 0.05,
-    "webhook_timeout_seconds": 2,
+    "webhook_timeout_seconds": 3,
     "webhook_max_tries": 5,
 }
 
