@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 class PodApp(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[SERVER_SEND] = send
-        await super().__call__(scope, receive, send)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            del scope[SERVER_SEND]  # it knows the scope: a cycle, which only the garbage collector would end
 
 
 def create_app(settings: Settings) -> FastAPI:
