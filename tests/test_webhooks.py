@@ -113,6 +113,7 @@ async def test_background_responses_are_told_of_as_openai_does(
             await background("hello", model="scripted"): webhooks.ResponseCompletedWebhookEvent,
             await background("broken", model="scripted"): webhooks.ResponseFailedWebhookEvent,
             await background("hello", tokens=2): webhooks.ResponseIncompleteWebhookEvent,
+            await background("filter", model="scripted"): webhooks.ResponseIncompleteWebhookEvent,
             (cancelled := await background("hello")): webhooks.ResponseCancelledWebhookEvent,
         }
         assert (await client.post(f"/v1/responses/{cancelled}/cancel")).status_code == 200

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CUT = ("length", "content_filter")
+"""Finish reasons of an answer that is not whole."""
+
 RETRY_SECONDS = 0.2
 HANDOVER_SECONDS = 2.0
 """How long a shutdown waits for Redis to take a job's last tokens and the job itself."""
@@ -174,7 +177,7 @@ class Runner:
             return ending.ending(job.stopped, **_so_far(job))
         if not job.done:
             return None
-        status = "incomplete" if job.whole.finish_reason == "length" else "completed"
+        status = "incomplete" if job.whole.finish_reason in _CUT else "completed"
         return events.end(status, **_so_far(job))
 
     async def _pump(self, job: RunningJob, request: GenerationRequest, resume: Resume | None) -> None:

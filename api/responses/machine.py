@@ -6,7 +6,7 @@ replay (`status`) makes no event. An item is done when the next kind begins.
 
 from typing import Any
 
-from api.responses.objects import finished, status_of, unfinished
+from api.responses.objects import finished, unfinished
 from api.responses.output import CallItem, OutputItem, ReasoningItem, RefusalItem, TextItem
 from common.aggregate import as_deltas
 from common.events import DELTA, END, STARTED, Event
@@ -96,13 +96,13 @@ class ResponseMachine:
         self._open = []
 
     def _end(self, event: Event, told: list[Event]) -> None:
-        status = status_of(event)
+        status = event["status"]
         last = "completed" if status == "completed" else "incomplete"
         output = [item.item(last if item is self._items[-1] else "completed") for item in self._items]
         if status in _TERMINAL:
             self._finish(last, told)
         # OpenAI clears what a cancelled response has said.
-        self.response = finished(self._record, status, event, [] if status == "cancelled" else output)
+        self.response = finished(self._record, event, [] if status == "cancelled" else output)
         told.append({"type": _TERMINAL.get(status, "response.failed"), "response": self.response})
 
     def _numbered(self, told: list[Event]) -> list[Event]:

@@ -14,8 +14,9 @@ def unfinished(record: JobRecord, status: str) -> dict[str, Any]:
     return _response(record, status, [])
 
 
-def finished(record: JobRecord, status: str, end: Event, output: list[dict[str, Any]]) -> dict[str, Any]:
-    """A response that has ended as `status`, which `end` says in a job's words."""
+def finished(record: JobRecord, end: Event, output: list[dict[str, Any]]) -> dict[str, Any]:
+    """A response that has ended."""
+    status = end["status"]
     response = _response(record, status, output)
     response["usage"] = usage_of(end.get("usage"))
     if status == "completed":
@@ -26,14 +27,6 @@ def finished(record: JobRecord, status: str, end: Event, output: list[dict[str, 
     elif status == "failed":
         response["error"] = _error(end.get("error") or {})
     return response
-
-
-def status_of(end: Event) -> str:
-    """How a response has ended. An answer that was cut by a filter is a completed job, but no completed response."""
-    if end["status"] == "completed" and end.get("finish_reason") == "content_filter":
-        return "incomplete"
-    status: str = end["status"]
-    return status
 
 
 def usage_of(chat: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -111,7 +111,7 @@ def test_ends() -> None:
     calls = events.delta(tool_calls=[call(0, "{}", "f"), call(1, "{", "g")])
     cut = check_sequence(told([calls, events.end("incomplete", finish_reason="length")]))[-1]["response"]
     assert [item["status"] for item in cut["output"]] == ["completed", "incomplete"]
-    filtered = check_sequence(told([*begun, completed(finish_reason="content_filter")]))[-1]["response"]
+    filtered = check_sequence(told([*begun, events.end("incomplete", finish_reason="content_filter")]))[-1]["response"]
     assert filtered["incomplete_details"] == {"reason": "content_filter"}
     error = Unavailable("Lost.", code="worker_lost").to_event()
     failed = check_sequence(told([*begun, events.end("failed", error=error)]))

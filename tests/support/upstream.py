@@ -56,6 +56,7 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         _choice(1, finish="stop"),
         _choice(0, finish="content_filter"),
     ],
+    "filter": [_choice(role="assistant"), _choice(content="How to "), _choice(finish="content_filter")],
     "refusal": [_choice(role="assistant"), _choice(refusal="I will "), _choice(refusal="not."), _choice(finish="stop")],
     "json": [_choice(role="assistant"), _choice(content='{"city": "Rome", '), _choice(content='"large": true}'),
              _choice(finish="stop")],
