@@ -1,8 +1,8 @@
 """Following one job from a cursor to its end, whatever state it is in: the one way in which anything reads a job.
 
-Tells batches of (id, event). Besides the log's own events there is `status`, without an id: the job waits
-again, because it lost its worker. The last event is always `end`, taken from the log; if the log has expired
-or its end was lost, it is made from the record.
+Tells batches of (id, event). Besides the log's own events there is `status`, without an id: the job waits again,
+because its worker was lost or handed it over. The last event is always `end`, taken from the log; if the log has
+expired or its end was lost, it is made from the record.
 """
 
 import logging
@@ -98,7 +98,8 @@ class Following:
         except StreamOver:
             said = await self._lost_end()
         if not said:
-            return [(None, {"type": "status", "status": "queued", "reason": "worker_lost"})]
+            reason = "handed_over" if self._reader.topic.handed_over else "worker_lost"
+            return [(None, {"type": "status", "status": "queued", "reason": reason})]
         self._whole = False
         if said[-1][1]["type"] == END:
             self.close()

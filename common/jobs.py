@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 from arq.jobs import serialize_job
@@ -60,6 +60,15 @@ class Cancelled:
     outcome: str
     state: str | None = None
     attempt: int | None = None
+
+
+class Standing(NamedTuple):
+    """Where a job stands. `state` is None when it is gone."""
+
+    state: str | None
+    attempt: int
+    handed_over: bool
+    """Whether its worker gave the last attempt back in order, and did not lose it."""
 
 
 class JobStore:
@@ -246,13 +255,16 @@ class JobStore:
         raw = await self._client.hgetall(self.keys.job(job_id))  # type: ignore[misc]
         return parse_record(job_id, raw) if raw else None
 
-    async def states(self, job_ids: list[str]) -> list[tuple[str | None, int]]:
-        """(state or None, attempt) of many jobs in one round trip."""
+    async def standings(self, job_ids: list[str]) -> list[Standing]:
+        """Of many jobs in one round trip."""
         async with self._client.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hmget(self.keys.job(job_id), ["state", "attempt"])
+                pipe.hmget(self.keys.job(job_id), ["state", "attempt", "handed_over"])
             replies = await pipe.execute()
-        return [(state.decode() if state else None, int(attempt or 0)) for state, attempt in replies]
+        return [
+            Standing(state.decode(), int(attempt), handed_over == attempt) if state else Standing(None, 0, False)
+            for state, attempt, handed_over in replies
+        ]
 
     async def queue_position(self, record: JobRecord) -> int | None:
         """How many jobs are ahead of a waiting one; 0 is next, None when it does not wait."""

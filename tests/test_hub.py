@@ -228,6 +228,7 @@ async def test_readers_are_told_when_a_job_has_lost_its_worker(rig: Rig) -> None
     await rig.jobs.claim("m", "w", 1)
     await rig.jobs.release(job_id, "m", "w", 1)
     assert await reader.next() == []
+    assert reader.topic.handed_over
     await rig.write(job_id, 2, 2, attempt=2)
     assert await read_until(reader, 2) == [2]
 

@@ -77,6 +77,28 @@ async def test_readers_are_told_that_a_job_waits_again(make_stack: MakeStack) ->
         assert heard.text == answer_to(body, heard.text.count(" "))
 
 
+async def test_readers_are_told_that_a_job_was_handed_over(make_stack: MakeStack) -> None:
+    """A worker that is stopped in order is no loss, and nobody should look for a crash."""
+    stack = make_stack(sim_itl_ms=10, drain_seconds=1)
+    api, first = stack.api(), stack.worker()
+    async with Client(api.url) as client:
+        body = chat("handed over", 400)
+        heard = Heard()
+        reading = asyncio.create_task(client.read(await client.submit(body), heard))
+        await until(lambda: len(heard.ids) > 5, "it flows")
+        first.signal(signal.SIGTERM)
+        await until(lambda: heard.statuses, "the reader is told")
+        assert heard.statuses == [{"status": "queued", "reason": "handed_over"}]
+        second = stack.worker()
+        await until(lambda: len(heard.started) == 2, "another worker has it")
+        second.kill()
+        await until(lambda: len(heard.statuses) == 2, "the reader is told again")
+        assert heard.statuses[1] == {"status": "queued", "reason": "worker_lost"}
+        stack.worker()
+        await reading
+        assert heard.text == answer_to(body)
+
+
 async def test_a_stalled_worker_writes_nothing_when_it_wakes_up(make_stack: MakeStack, redis: Redis) -> None:
     """SIGSTOP past the lease, takeover, SIGCONT: fenced by Redis itself, and its engine is told to stop."""
     stack = make_stack(sim_itl_ms=5, lease_seconds=1)

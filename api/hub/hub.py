@@ -85,14 +85,14 @@ class Hub:
         silent = [topic for topic, _ in self._topics.values() if topic.moved_at < before and not topic.over]
         if not silent:
             return
-        for topic, (state, attempt) in zip(
-            silent, await self._jobs.states([topic.job_id for topic in silent]), strict=True
-        ):
+        standings = await self._jobs.standings([topic.job_id for topic in silent])
+        for topic, job in zip(silent, standings, strict=True):
             if topic.moved_at >= before:
                 continue  # it has spoken while the records were read
-            if state == "queued":
-                topic.waiting_again = attempt
-            topic.over = state not in ("queued", "running")
+            if job.state == "queued":
+                topic.waiting_again = job.attempt
+                topic.handed_over = job.handed_over
+            topic.over = job.state not in ("queued", "running")
             if topic.over or topic.waiting_again:
                 topic.wake()
 

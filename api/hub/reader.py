@@ -35,7 +35,7 @@ class Reader:
         self._told_waiting = 0
 
     async def next(self) -> list[Entry]:
-        """The entries after the cursor, at least one; [] when the job has lost its worker and waits (`waiting_again`).
+        """The entries after the cursor, at least one; [] when the job's worker is gone and it waits (`waiting_again`).
 
         Raises Gap when entries are missing, StreamOver when no more will come, Unavailable when Redis stays away,
         ServerFault for a log that cannot be read, HubClosing when the pod shuts down.

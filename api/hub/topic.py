@@ -23,6 +23,7 @@ class Topic:
         "_waiters",
         "closing",
         "failure",
+        "handed_over",
         "job_id",
         "key",
         "moved_at",
@@ -46,7 +47,9 @@ class Topic:
         """The job's record is terminal or gone."""
         self.closing = closing
         self.waiting_again = 0
-        """Attempt whose worker was lost while the job waits for the next one; 0: none."""
+        """Attempt whose worker is gone while the job waits for the next one; 0: none."""
+        self.handed_over = False
+        """Whether that worker gave the job back, and did not lose it."""
         self._ring_bytes = 0
         self._before: EventId | None = None
         # Kept, because Python 3.11 looks it up with a system call.

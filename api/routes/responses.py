@@ -168,8 +168,8 @@ async def _until_ended(pod: Pod, record: JobRecord) -> None:
     """Until the record is terminal or gone, or that takes too long: the cancel stays, and will be heard."""
     deadline = asyncio.get_running_loop().time() + CANCEL_SECONDS
     while asyncio.get_running_loop().time() < deadline:
-        [(state, _)] = await pod.jobs.states([record.id])
-        if state not in ("queued", "running"):
+        [job] = await pod.jobs.standings([record.id])
+        if job.state not in ("queued", "running"):
             break
         await asyncio.sleep(_POLL_SECONDS)
 

@@ -6,6 +6,8 @@ local record = redis.call('HMGET', KEYS[5], 'state', 'worker', 'attempt', 'score
 if record[1] ~= 'running' or record[2] ~= ARGV[2] or record[3] ~= ARGV[3] then return 'lost' end
 if ARGV[4] == '1' and redis.call('HINCRBY', KEYS[5], 'losses', 1) >= tonumber(ARGV[5]) then return 'exhausted' end
 redis.call('HSET', KEYS[5], 'state', 'queued')
+-- So that readers can be told why the job waits again. A loss needs no mark: it is everything else.
+if ARGV[4] ~= '1' then redis.call('HSET', KEYS[5], 'handed_over', ARGV[3]) end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZADD', KEYS[1], record[4], ARGV[1])
 limit_wait(KEYS[4], ARGV[1], record[5], record[6])
