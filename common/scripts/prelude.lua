@@ -17,3 +17,14 @@ local function limit_wait(deadlines, id, deadline, timeout)
   if limit > 0 and (leave == 0 or now + limit < leave) then leave = now + limit end
   if leave > 0 then redis.call('ZADD', deadlines, leave, id) end
 end
+
+-- Make a waiting job of the record at `job`: submitted at `submitted_us` and put ahead by `bonus` ms. `timeout` ms and
+-- `deadline` as for limit_wait.
+local function enqueue(queue, deadlines, id, job, submitted_us, bonus, timeout, deadline)
+  -- With microseconds, so that jobs submitted in the same millisecond keep their order.
+  local score = string.format('%.3f', submitted_us / 1000 - bonus)
+  redis.call('HSET', job, 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now,
+    'score', score, 'queue_timeout_ms', timeout, 'deadline_ms', deadline)
+  redis.call('ZADD', queue, score, id)
+  limit_wait(deadlines, id, deadline, timeout)
+end

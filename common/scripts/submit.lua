@@ -23,17 +23,11 @@ end
 local depth = redis.call('ZCARD', KEYS[1])
 if depth >= tonumber(ARGV[2]) then return {'full', depth} end
 
--- With microseconds, so that jobs submitted in the same millisecond keep their order.
-local score = string.format('%.3f', now_us / 1000 - ARGV[3])
 local deadline = 0
 if tonumber(ARGV[5]) > 0 then deadline = now + tonumber(ARGV[5]) end
-redis.call('HSET', KEYS[2], 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now,
-  'score', score, 'queue_timeout_ms', ARGV[4], 'deadline_ms', deadline)
 for i = 9, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
-
-limit_wait(KEYS[5], id, deadline, ARGV[4])
+enqueue(KEYS[1], KEYS[5], id, KEYS[2], now_us, ARGV[3], ARGV[4], deadline)
 redis.call('SET', KEYS[3], ARGV[6])
-redis.call('ZADD', KEYS[1], score, id)
 if ARGV[7] ~= '' then
   redis.call('HSET', KEYS[6], 'id', id, 'fingerprint', ARGV[7])
   redis.call('HSET', KEYS[2], 'idem', KEYS[6])

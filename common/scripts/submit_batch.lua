@@ -28,15 +28,13 @@ for i = first, #ARGV, stride do
 end
 
 for i = first, #ARGV, stride do
-  local id, job, deadline = ARGV[i], ARGV[7] .. ARGV[i], now + tonumber(ARGV[i + 4])
+  local id, job = ARGV[i], ARGV[7] .. ARGV[i]
   -- One microsecond more for each line, so that they keep their order.
-  local score = string.format('%.3f', (now_us + (i - first) / stride) / 1000 - ARGV[i + 2])
-  redis.call('HSET', job, 'state', 'queued', 'attempt', 0, 'losses', 0, 'created_ms', now, 'score', score,
-    'queue_timeout_ms', ARGV[i + 3], 'deadline_ms', deadline, 'batch', KEYS[1])
+  local submitted_us = now_us + (i - first) / stride
+  enqueue(ARGV[9] .. ARGV[i + 1], KEYS[3], id, job, submitted_us, ARGV[i + 2], ARGV[i + 3], now + ARGV[i + 4])
+  redis.call('HSET', job, 'batch', KEYS[1])
   redis.call('PERSIST', job)
   redis.call('PERSIST', ARGV[8] .. id)
-  redis.call('ZADD', ARGV[9] .. ARGV[i + 1], score, id)
-  limit_wait(KEYS[3], id, deadline, ARGV[i + 3])
 end
 for model, count in pairs(lines) do wake(ARGV[10] .. model, count) end
 
