@@ -20,6 +20,8 @@ class Attachment:
         self.record = record
         self.ended = False
         """Whether the end was told."""
+        self.from_record = False
+        """Whether the job's log had expired when this was opened."""
         self._pod = pod
         self._cursor = cursor
         self._following: Following | None = None
@@ -35,6 +37,7 @@ class Attachment:
             with translated():
                 await self._pod.presence.attach(self.record)
                 self._following = await self._pod.follower.open(self.record, self._cursor)
+                self.from_record = self._following.from_record
         except BaseException:
             self.close()
             raise

@@ -74,6 +74,8 @@ class Following:
         self._jobs = jobs
         self._reader = reader
         self._told: Said = told or []
+        self.from_record = told is not None and told[0][0] is None
+        """Whether the log has expired, so that all there is to say is made from the record."""
         # Nothing was read yet, from the start on: an end without a log then brings the text, too.
         self._whole = whole
 

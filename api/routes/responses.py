@@ -18,7 +18,7 @@ from api.responses.input import input_items
 from api.responses.machine import whole
 from api.responses.objects import STATUS, unfinished
 from api.responses.stored import asked, stored_response
-from api.responses.stream import ResponseStream, no_longer_streamed, window
+from api.responses.stream import ResponseStream, window
 from api.responses.translate import rename
 from api.submit import submit
 from common.aggregate import Aggregate
@@ -69,7 +69,7 @@ async def retrieve(
         if starting_after is not None:
             raise BadRequest("'starting_after' has a meaning only with 'stream=true'.", param="starting_after")
         return JSONResponse(_object(record))
-    await _check_streamable(pod, record)
+    _check_streamable(record)
     return await _stream(pod, record, -1 if starting_after is None else starting_after)
 
 
@@ -147,21 +147,22 @@ async def _stream(pod: Pod, record: JobRecord, after: int = -1) -> Response:
     pod.accept_work()
     attachment = Attachment(pod, record)
     await attachment.open()
-    stream = ResponseStream(pod, attachment, after)
+    try:
+        stream = ResponseStream(pod, attachment, after)
+    except BaseException:
+        attachment.close()
+        raise
     stream.headers.update(window(pod))
     return stream
 
 
-async def _check_streamable(pod: Pod, record: JobRecord) -> None:
+def _check_streamable(record: JobRecord) -> None:
     assert record.response is not None
     for condition, name in ((_echo(record)["background"], "background"), (record.response["stream"], "stream")):
         if not condition:
             raise BadRequest(
                 f"This response cannot be streamed because it was not created with {name}=true.", param="stream"
             )
-    with translated():
-        if record.terminal and await pod.eventlog.last_id(record.id) is None:
-            raise no_longer_streamed(pod, record)
 
 
 async def _until_ended(pod: Pod, record: JobRecord) -> None:

@@ -235,6 +235,20 @@ async def test_after_the_window_the_result_still_comes(client: Client, redis: Re
     assert whole["output"][0]["content"][0]["text"] == answer_to_input("window", 20)
 
 
+@pytest.mark.parametrize("background", [True, False])
+async def test_after_the_window_a_repeat_cannot_be_streamed_either(
+    client: Client, redis: Redis, stack: Stack, background: bool
+) -> None:
+    """By its status, not by an error in a stream that has begun."""
+    body, headers = asked(stream=True, background=background), {"Idempotency-Key": f"after the window {background}"}
+    said = await read(client, "POST", "/v1/responses", json=body, headers=headers)
+    await redis.delete(Keys(stack.namespace).stream(said[0]["response"]["id"]))
+    refused = await client.post("/v1/responses", json=body, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "stream_expired")
+    whole = await client.post("/v1/responses", json={**body, "stream": False}, headers=headers)
+    assert whole.json()["output"] == said[-1]["response"]["output"]
+
+
 async def test_a_log_with_a_hole_is_an_error(client: Client, redis: Redis, stack: Stack) -> None:
     """deer-flow#4413: what is missing is never skipped, and the error takes no number."""
     said = await read(client, "POST", "/v1/responses", json=asked("hole", 50, background=True, stream=True))
