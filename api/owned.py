@@ -11,7 +11,7 @@ from common.records import JobRecord
 
 SETTLE_SECONDS = 2.0
 """How long a job whose log has ended is waited for to have a terminal record."""
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.02
 
 
 async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
@@ -25,24 +25,37 @@ async def owned_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
 
 async def settled_job(pod: Pod, job_id: str, owner: str) -> JobRecord:
     """`owned_job`, as it is once its log has ended, if it has."""
-    record = await owned_job(pod, job_id, owner)
     with translated():
-        return await settled(pod, record)
+        record = await settled(pod, await owned_job(pod, job_id, owner))
+    if record is None:
+        raise job_not_found(job_id)
+    return record
 
 
-async def settled(pod: Pod, record: JobRecord) -> JobRecord:
+async def settled(pod: Pod, record: JobRecord) -> JobRecord | None:
     """The record after the end, if the log has ended: who has just read the end must not be told that the job runs.
 
     The worker writes the end first and the record a moment later; if it died in between, the record stays behind.
+    None when the job has been forgotten meanwhile.
     """
-    deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
-    while record.state == "running" and asyncio.get_running_loop().time() < deadline:
-        last = await pod.eventlog.last(record.id)
-        if last is None or last["type"] != END:
-            break
+    if record.state != "running":
+        return record
+    last = await pod.eventlog.last(record.id)
+    if last is None or last["type"] != END:
+        return record
+    await until_ended(pod, record.id, SETTLE_SECONDS)
+    now = await pod.jobs.get(record.id)
+    return None if now is None or now.deleted else now
+
+
+async def until_ended(pod: Pod, job_id: str, seconds: float) -> None:
+    """Wait until the record is terminal or gone, or for so long."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < deadline:
+        [job] = await pod.jobs.standings([job_id])
+        if job.state not in ("queued", "running"):
+            return
         await asyncio.sleep(_POLL_SECONDS)
-        record = await pod.jobs.get(record.id) or record
-    return record
 
 
 async def forget(pod: Pod, record: JobRecord) -> None:

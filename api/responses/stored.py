@@ -23,7 +23,9 @@ async def stored_response(pod: Pod, response_id: str, owner: str) -> JobRecord:
     with translated():
         record = await pod.jobs.get(response_id)
         if record and record.owner == owner and record.response and record.response["store"] and not record.deleted:
-            return await settled(pod, record)
+            record = await settled(pod, record)
+            if record:
+                return record
     raise NotFound(f"Response with id {response_id[:100]!r} not found.", param="response_id")
 
 

@@ -1,6 +1,5 @@
 """`/v1/responses`: OpenAI's Responses API, each response a job. What it means is in docs/openai.md."""
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -9,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from api.answers import answer
 from api.attachment import Attachment
 from api.bodies import read_json
-from api.owned import forget
+from api.owned import forget, until_ended
 from api.pages import page
 from api.pod import Pod
 from api.presence import cancel
@@ -29,8 +28,7 @@ from common.records import JobRecord
 router = APIRouter(prefix="/v1/responses")
 
 CANCEL_SECONDS = 10.0
-"""How long the answer to a cancel waits for the worker to have cancelled."""
-_POLL_SECONDS = 0.02
+"""How long the answer to a cancel waits for the worker to have cancelled. Later, it will still be heard."""
 
 
 @router.post("")
@@ -83,7 +81,7 @@ async def cancel_response(request: Request, response_id: str) -> dict[str, Any]:
         raise BadRequest("Cannot cancel a synchronous response.")
     with translated():
         await cancel(pod.jobs, pod.ender, record.id, "cancelled_by_client")
-        await _until_ended(pod, record)
+        await until_ended(pod, record.id, CANCEL_SECONDS)
     record = await stored_response(pod, response_id, owner)  # it may have been deleted meanwhile
     if record.state in ("completed", "incomplete", "failed"):
         raise BadRequest(f"Cannot cancel {'an' if record.state[0] == 'i' else 'a'} {record.state} response.")
@@ -163,16 +161,6 @@ def _check_streamable(record: JobRecord) -> None:
             raise BadRequest(
                 f"This response cannot be streamed because it was not created with {name}=true.", param="stream"
             )
-
-
-async def _until_ended(pod: Pod, record: JobRecord) -> None:
-    """Until the record is terminal or gone, or that takes too long: the cancel stays, and will be heard."""
-    deadline = asyncio.get_running_loop().time() + CANCEL_SECONDS
-    while asyncio.get_running_loop().time() < deadline:
-        [job] = await pod.jobs.standings([record.id])
-        if job.state not in ("queued", "running"):
-            break
-        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _object(record: JobRecord) -> dict[str, Any]:

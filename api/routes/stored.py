@@ -54,9 +54,9 @@ async def _stored(request: Request, completion_id: str) -> JobRecord:
     with translated():
         record = await pod.jobs.get(completion_id)
         if record and record.owner == owner and record.kind == "chat" and record.body.get("store"):
-            record = await settled(pod, record)
-            if record.state in ("completed", "incomplete") and not record.deleted:
-                return record
+            now = await settled(pod, record)
+            if now and now.state in ("completed", "incomplete") and not now.deleted:
+                return now
     raise NotFound(
         f"No stored chat completion with id {completion_id!r}.", code="completion_not_found", param="completion_id"
     )
