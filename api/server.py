@@ -17,8 +17,8 @@ from types import FrameType
 import uvicorn
 
 from api.app import create_app
+from api.garbage import collect_rarely
 from api.pod import Pod
-from common.garbage import collect_rarely
 from common.settings import Settings
 
 log = logging.getLogger(__name__)
