@@ -13,6 +13,8 @@ ALLOWED = {
     "cli": {"cli", "api", "workers", "common"},
 }
 OURS = {*ALLOWED, "tests", "bench"}
+SUPPORT = "tests.support"
+"""Real processes, a client, waiting: no tests, and the bench starts its systems with the same."""
 MOST_LINES = 400
 
 
@@ -28,6 +30,13 @@ def test_imports_only_what_the_layer_may(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         wrong = imported(path) & OURS - ALLOWED[package]
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize("user", ["bench", "tests/support"])
+def test_support_stands_alone_and_is_all_that_the_bench_has_of_the_tests(user: str) -> None:
+    for path in (ROOT / user).rglob("*.py"):
+        for module in re.findall(r"^\s*(?:from|import) (tests\b[\w.]*)", path.read_text(), re.MULTILINE):
+            assert module.startswith(f"{SUPPORT}."), f"{path.relative_to(ROOT)} imports {module}"
 
 
 @pytest.mark.parametrize("package", ALLOWED)
