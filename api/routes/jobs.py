@@ -113,7 +113,7 @@ async def _bring_to(pod: Pod, view: ResponsesView, record: JobRecord, cursor: Ev
         with translated():
             for id, event in await pod.eventlog.read_all(record.id):
                 if id <= cursor and event["type"] != END:
-                    view.frames(event)
+                    view.hear(event)
     except Gap as gap:
         raise Conflict("Events before the cursor are no longer in the stream.", code="stream_trimmed") from gap
 

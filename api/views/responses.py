@@ -26,6 +26,10 @@ class ResponsesView:
     def frames(self, event: Event) -> list[Frame]:
         return self._frames(self._machine.events(event))
 
+    def hear(self, event: Event) -> None:
+        """Count what an event says, for a reader who was told it before."""
+        self._machine.events(event)
+
     def error(self, error: TailraceError) -> list[Frame]:
         # No event of the response, so it takes no number: a reader that resumes after it misses nothing.
         number = max(self._machine.number - 1, self._after)
