@@ -9,8 +9,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from common import errors, events
 from common.aggregate import Aggregate
+from common.connections import is_outage
 from common.eventlog import AlreadyEnded, EventLog, Fenced, Gap
 from common.events import Event
 from common.jobs import JobStore, ToEnd
@@ -54,20 +57,27 @@ class Ender:
         except Fenced:
             log.warning("job %s: somebody else took it over before it could be ended", job.id)
             return
+        except ResponseError as error:
+            if is_outage(error):
+                raise
+            # Redis refuses its key for good (it holds something else): only the record can tell the end.
+            log.error("job %s: its log cannot be written: %s", job.id, error)
+            await self._finish(job.id, job.attempt, Aggregate().result(), ending("log_lost"))
+            return
         await self.finish_from_log(job.id, job.attempt)
 
     async def finish_from_log(self, job_id: str, attempt: int) -> None:
         """Finish the record of a job whose log has ended, with the result that the log holds."""
         await self.eventlog.expire(job_id, self.settings.stream_ttl_ms)
-        record = await self.jobs.get(job_id)
-        if record is None:
-            return
         whole = await self._read(job_id)
         assert whole.end is not None
-        status = whole.end["status"]
-        fields = result_fields(whole.result(), whole.end)
-        await self.jobs.finish(job_id, record.model, self.caller, attempt, status, fields)
-        log.info("job %s: ended %s by %s", job_id, status, self.caller)
+        await self._finish(job_id, attempt, whole.result(), whole.end)
+
+    async def _finish(self, job_id: str, attempt: int, result: dict[str, Any], end: Event) -> None:
+        if record := await self.jobs.get(job_id):
+            fields = result_fields(result, end)
+            await self.jobs.finish(job_id, record.model, self.caller, attempt, end["status"], fields)
+            log.info("job %s: ended %s by %s", job_id, end["status"], self.caller)
 
     async def _read(self, job_id: str) -> Aggregate:
         whole = Aggregate()

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from common.ending import Ender
 from common.errors import Conflict, TooManyRequests
-from common.jobs import JobStore
+from common.eventlog import EventLog
+from common.jobs import JobStore, ToEnd
 from common.records import JobRequest, Options, new_job_id, result_fields
 from common.settings import Settings
 from tests.support.wait import until
@@ -326,3 +328,20 @@ async def _requeued_or_waiting(store: JobStore, redis: Redis) -> bool:
 
 async def _to_end(store: JobStore) -> Any:
     return (await store.requeue_expired(MODEL, "janitor"))[1]
+
+
+async def test_a_job_whose_log_cannot_be_written_ends_all_the_same(
+    store: JobStore, control: Redis, settings: Settings
+) -> None:
+    """Else whoever claims it fails, and the next one after the lease, for ever."""
+    job_id = await submitted(store)
+    [claim] = await store.claim(MODEL, "w", 1)
+    await control.set(store.keys.stream(job_id), "not a stream")
+    ender = Ender(store, EventLog(control, store.keys), settings, "w")
+    await ender.end(ToEnd(job_id, claim.attempt, "worker_lost"))
+    record = await store.get(job_id)
+    assert record is not None
+    assert record.state == "failed"
+    assert record.error is not None
+    assert record.error["code"] == "log_lost"
+    assert await store.claim(MODEL, "w", 1) == []
