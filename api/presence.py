@@ -39,7 +39,8 @@ class Presence:
         """Refresh for ever, three times per time to live."""
         while True:
             await asyncio.sleep(self._ttl / 3)
-            await self._refresh(list(self._readers))
+            if self._readers:
+                await self._refresh(list(self._readers))
 
     async def attach(self, record: JobRecord) -> None:
         """A reader has come. Returns when Redis knows, so that the reader may leave another pod."""
@@ -102,12 +103,11 @@ class Presence:
         """One script for all that have come while another was under way: hundreds may come at once."""
         async with self._announcing:
             new, self._new = self._new, set()
-            # It speaks for others, too, so it goes on when this caller is cancelled.
-            await asyncio.shield(self._refresh(list(new)))
+            if new:
+                # It speaks for others, too, so it goes on when this caller is cancelled.
+                await asyncio.shield(self._refresh(list(new)))
 
     async def _refresh(self, job_ids: list[str]) -> None:
-        if not job_ids:
-            return
         try:
             keys = [self._keys.attached(job_id) for job_id in job_ids]
             await scripts.attach(self._client, keys, [self._ender.caller, int(self._ttl * 1000)])

@@ -22,8 +22,9 @@ async def unless_gone(request: Request, work: "asyncio.Future[Any]", seconds: fl
             raise ClientGone
         return work.done()
     finally:
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
+        if not leaving.done():  # if it is, no round of a busy event loop is waited: the engine speaks to nobody
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
 
 
 async def _disconnect(request: Request) -> None:
